@@ -170,7 +170,7 @@ def mini(tmp_path: Path) -> Mini:
 SIMPLE = "from adfs.kernel import simple; report(simple, 3.0)"
 
 
-def test_a_second_process_compiles_nothing(mini: Mini) -> None:
+def test_kernel_cache_lets_a_second_process_compile_nothing(mini: Mini) -> None:
     result, hits, path = mini.run(SIMPLE)
     assert (result, hits) == (7.0, 0)
     assert path is not None
@@ -184,7 +184,7 @@ def test_a_second_process_compiles_nothing(mini: Mini) -> None:
     assert mini.run(again) == (7.0, 1, path)  # loaded once, and then compiled as asked
 
 
-def test_what_was_loaded_makes_arrays_and_leaves_the_compiler_as_it_was(mini: Mini) -> None:
+def test_kernel_cache_loads_kernels_and_leaves_the_compiler_as_it_was(mini: Mini) -> None:
     """Loading asks less of numba than compiling does."""
     first = "from adfs.kernel import norm_of_ramp; report(norm_of_ramp, 2)"
     result, hits, path = mini.run(first)
@@ -195,7 +195,7 @@ def test_what_was_loaded_makes_arrays_and_leaves_the_compiler_as_it_was(mini: Mi
     assert mini.run(f"{then}; import user; report(user.outside, 3.0)")[0] == 3.0
 
 
-def test_an_edit_in_another_file_is_noticed(mini: Mini) -> None:
+def test_kernel_cache_notices_an_edit_in_another_file(mini: Mini) -> None:
     assert mini.run(SIMPLE)[:2] == (7.0, 0)
     (mini.package / "scalar.py").write_text(SCALAR.replace("x + 1.0", "x + 2.0"))
     assert mini.run(SIMPLE)[:2] == (8.0, 0)
@@ -203,14 +203,14 @@ def test_an_edit_in_another_file_is_noticed(mini: Mini) -> None:
     assert mini.run(SIMPLE)[:2] == (7.0, 1)
 
 
-def test_sources_edited_after_the_start_are_not_mixed_into_the_cache(mini: Mini) -> None:
+def test_kernel_cache_ignores_sources_edited_after_the_start(mini: Mini) -> None:
     edit = "import pathlib, adfs.kernel; p = pathlib.Path('adfs/scalar.py');"
     edit += "p.write_text(p.read_text() + '#');"
     assert mini.run(edit + SIMPLE)[:2] == (7.0, 0)
     assert mini.entries() == []
 
 
-def test_a_loss_of_the_package_is_cached_and_a_users_is_not(mini: Mini) -> None:
+def test_kernel_cache_keeps_losses_of_the_package_and_not_those_of_users(mini: Mini) -> None:
     ours = (
         "from adfs.kernel import with_loss; from adfs.scalar import Ours; report(with_loss, Ours(2.0), 3.0)"
     )
@@ -225,7 +225,7 @@ def test_a_loss_of_the_package_is_cached_and_a_users_is_not(mini: Mini) -> None:
     assert mini.entries() == kept
 
 
-def test_a_users_loss_inside_a_tuple_is_not_cached(mini: Mini) -> None:
+def test_kernel_cache_leaves_out_a_loss_of_users_inside_a_tuple(mini: Mini) -> None:
     (mini.package / "kernel.py").write_text(
         KERNEL + "\n@compiled\ndef nested(pair):\n    return value(pair[1][0], pair[0])\n"
     )
@@ -234,18 +234,18 @@ def test_a_users_loss_inside_a_tuple_is_not_cached(mini: Mini) -> None:
     assert mini.entries() == []
 
 
-def test_a_signature_with_a_type_of_the_users_own_is_not_cached(mini: Mini) -> None:
+def test_kernel_cache_leaves_out_signatures_with_types_of_users(mini: Mini) -> None:
     compiling = "with_loss.compile((user.Opaque('own'), user.types.float64))"
     mini.run(f"import user; from adfs.kernel import with_loss; {compiling}; report(user.outside, 3.0)")
     assert mini.entries() == []
 
 
-def test_a_function_from_outside_the_package_is_not_cached(mini: Mini) -> None:
+def test_kernel_cache_leaves_out_functions_from_outside_the_package(mini: Mini) -> None:
     assert mini.run("from user import outside; report(outside, 3.0)") == (3.0, 0, None)
     assert mini.entries() == []
 
 
-def test_a_function_that_closes_over_something_is_not_cached(mini: Mini) -> None:
+def test_kernel_cache_leaves_out_functions_that_close_over_something(mini: Mini) -> None:
     (mini.package / "kernel.py").write_text(KERNEL + CLOSURE)
     for factor in (2.0, 3.0):
         code = f"from adfs.kernel import times; report(times({factor}), 3.0)"
@@ -253,7 +253,7 @@ def test_a_function_that_closes_over_something_is_not_cached(mini: Mini) -> None
     assert mini.entries() == []
 
 
-def test_numba_cache_dir_is_respected(mini: Mini) -> None:
+def test_kernel_cache_respects_numba_cache_dir(mini: Mini) -> None:
     mini.environment["NUMBA_CACHE_DIR"] = str(mini.folder / "chosen")
     path = mini.run(SIMPLE)[2]
     assert path is not None
@@ -261,14 +261,14 @@ def test_numba_cache_dir_is_respected(mini: Mini) -> None:
     assert mini.run(SIMPLE)[1] == 1
 
 
-def test_a_cache_folder_that_refuses_is_not_an_error(mini: Mini) -> None:
+def test_kernel_cache_does_without_a_folder_that_refuses(mini: Mini) -> None:
     mini.cache.write_text("")  # a file where the folder should be refuses everyone, root included
     assert mini.run(SIMPLE)[:2] == (7.0, 0)
     assert mini.entries() == []
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="file permissions are POSIX")
-def test_a_folder_that_others_can_write_to_is_not_trusted(mini: Mini) -> None:
+def test_kernel_cache_does_not_trust_a_folder_that_others_can_write_to(mini: Mini) -> None:
     root = mini.cache / "adfs" / "kernels"
     root.mkdir(parents=True)
     root.chmod(0o777)
@@ -280,7 +280,7 @@ def test_a_folder_that_others_can_write_to_is_not_trusted(mini: Mini) -> None:
     assert mini.run(SIMPLE)[:2] == (7.0, 0)
 
 
-def test_a_damaged_entry_is_compiled_again(mini: Mini) -> None:
+def test_kernel_cache_compiles_a_damaged_entry_again(mini: Mini) -> None:
     mini.run(SIMPLE)
     for damage in ("truncated", "changed"):
         for path in mini.entries():
@@ -292,7 +292,7 @@ def test_a_damaged_entry_is_compiled_again(mini: Mini) -> None:
     assert mini.run(SIMPLE)[:2] == (7.0, 1)
 
 
-def test_processes_that_start_together_do_not_disturb_each_other(mini: Mini) -> None:
+def test_kernel_cache_serves_processes_that_start_together(mini: Mini) -> None:
     integer = SIMPLE.replace("3.0", "3")
     processes = [mini.start(code) for code in (SIMPLE, integer, SIMPLE, integer)]
     assert [finish(process)[0] for process in processes] == [7.0] * 4
@@ -302,7 +302,7 @@ def test_processes_that_start_together_do_not_disturb_each_other(mini: Mini) -> 
     assert sorted(files) == mini.entries()  # and nothing half done
 
 
-def test_division_follows_ieee_in_kernels_and_in_what_they_inline() -> None:
+def test_compiled_divides_as_ieee_says_also_in_what_it_inlines() -> None:
     def reciprocal(x: float) -> float:
         return 1.0 / x
 
@@ -317,7 +317,7 @@ def test_division_follows_ieee_in_kernels_and_in_what_they_inline() -> None:
     assert both(0.0) == (np.inf, -np.inf)
 
 
-def test_what_is_inlined_is_python_in_python() -> None:
+def test_inlined_functions_are_python_in_python() -> None:
     calls = []
 
     @compilation.inlined
@@ -337,7 +337,7 @@ def test_what_is_inlined_is_python_in_python() -> None:
     assert (noted(3.0), calls) == (3.0, [3.0])
 
 
-def test_the_folders_of_other_sources_are_removed_when_they_become_many(mini: Mini) -> None:
+def test_kernel_cache_removes_folders_of_other_sources_when_they_are_many(mini: Mini) -> None:
     root = mini.cache / "adfs" / "kernels"
     root.mkdir(mode=0o700, parents=True)
 
@@ -392,7 +392,7 @@ def compiled_functions(path: Path) -> list[ast.FunctionDef]:
     ]
 
 
-def test_kernels_use_nothing_from_files_that_the_hash_leaves_out() -> None:
+def test_compiled_functions_use_no_files_that_the_hash_leaves_out() -> None:
     """Otherwise an edit there would leave old machine code in use."""
     functions = 0
     for path in compilation._SOURCES:

@@ -77,7 +77,7 @@ def kept() -> Iterator[ModuleType]:
         sys.path.remove(str(DOCS))
 
 
-def test_no_page_asks_another_server_for_anything(pages: dict[str, str]) -> None:
+def test_pages_ask_no_other_server_for_anything(pages: dict[str, str]) -> None:
     assert {"index", "guide", "errata", "changelog", "tutorials/comparison", "explained/event"} <= set(pages)
     for name, page in pages.items():
         wanted = re.findall(ASKS, page)
@@ -86,7 +86,7 @@ def test_no_page_asks_another_server_for_anything(pages: dict[str, str]) -> None
         assert "@import" not in page
 
 
-def test_formulas_are_drawn_into_the_page(pages: dict[str, str]) -> None:
+def test_pages_have_their_formulas_drawn_in(pages: dict[str, str]) -> None:
     assert pages["index"].count('<div class="formula"><svg role="img"') == 1
     text = (DOCS / "errata.md").read_text(encoding="utf-8")
     formulas = re.findall(r"\$\$(.+?)\$\$|\$(.+?)\$", text, flags=re.DOTALL)
@@ -96,7 +96,7 @@ def test_formulas_are_drawn_into_the_page(pages: dict[str, str]) -> None:
     assert not re.search(r"\$|\\(frac|sigma|kappa)", re.sub(r'aria-label="[^"]*"', "", pages["errata"]))
 
 
-def test_the_sidebar_goes_from_the_purpose_to_the_reference(pages: dict[str, str]) -> None:
+def test_sidebar_goes_from_the_purpose_to_the_reference(pages: dict[str, str]) -> None:
     sidebar = pages["index"].partition('<div class="sidebar-tree">')[2].partition("</aside>")[0]
     order = re.findall(r'toctree-l1[\w -]*"><a class="reference internal" href="([\w/-]+)\.html"', sidebar)
     assert order[:3] == ["why", "install", "tutorials/one-machine"]
@@ -106,7 +106,7 @@ def test_the_sidebar_goes_from_the_purpose_to_the_reference(pages: dict[str, str
     assert captions == ["Start", "Tutorials", "How it works", "How to", "Reference"]
 
 
-def test_every_picture_is_there_and_is_told_in_words(built: Path, pages: dict[str, str]) -> None:
+def test_pictures_are_there_and_are_told_in_words(built: Path, pages: dict[str, str]) -> None:
     shown = 0
     for name, page in pages.items():
         for tag in re.findall(r'<img\b[^>]*class="[^"]*picture[^"]*"[^>]*>', page):
@@ -122,7 +122,7 @@ def test_every_picture_is_there_and_is_told_in_words(built: Path, pages: dict[st
     assert shown >= 10
 
 
-def test_links_within_the_pages_lead_somewhere(built: Path, pages: dict[str, str]) -> None:
+def test_pages_have_links_that_lead_somewhere(built: Path, pages: dict[str, str]) -> None:
     anchors = {name: set(re.findall(r'\bid="([^"]+)"', page)) for name, page in pages.items()}
     followed = 0
     for name, page in pages.items():
@@ -140,7 +140,7 @@ def test_links_within_the_pages_lead_somewhere(built: Path, pages: dict[str, str
     assert followed > 100
 
 
-def test_links_of_the_sources_lead_somewhere(built: Path) -> None:
+def test_source_pages_have_links_that_lead_somewhere(built: Path) -> None:
     sources = list((built / "_modules").rglob("*.html"))
     assert built / "_modules" / "adfs" / "files.html" in sources
     for source in sources:
@@ -152,7 +152,7 @@ def test_links_of_the_sources_lead_somewhere(built: Path) -> None:
             assert not anchor or f'id="{anchor}"' in target.read_text(encoding="utf-8"), f"{source}: {place}"
 
 
-def test_the_first_page_has_three_entrances_and_no_list_of_all_pages(pages: dict[str, str]) -> None:
+def test_first_page_has_three_entrances_and_no_list_of_all_pages(pages: dict[str, str]) -> None:
     article = pages["index"].partition('<article role="main"')[2].partition("</article>")[0]
     assert re.findall(r"<strong>.*?>(I [\w ]+)<", article) == [
         "I have a table",
@@ -162,19 +162,19 @@ def test_the_first_page_has_three_entrances_and_no_list_of_all_pages(pages: dict
     assert "toctree-l1" not in article
 
 
-def test_the_benchmarks_begin_with_ten_lines(pages: dict[str, str]) -> None:
+def test_benchmarks_page_begins_with_ten_lines(pages: dict[str, str]) -> None:
     before = pages["benchmarks"].partition("<h1>")[2].partition("<table")[0]
     assert before.count("<li>") == 10
     assert before.count('class="kept"') >= 10
 
 
-def test_it_is_installed_in_one_way() -> None:
+def test_texts_name_one_way_to_install() -> None:
     for path in [*SOURCES, ROOT / "README.md", *(ROOT / "src").rglob("*.py"), ROOT / "examples" / "demo.py"]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"pip install (-\S+ \S+ )?[\"']?adfs\b", text), path
 
 
-def test_every_public_name_is_in_the_reference(pages: dict[str, str]) -> None:
+def test_reference_has_every_public_name(pages: dict[str, str]) -> None:
     missing = [name for name in adfs._OBJECTS if f">{name}<" not in pages["reference"]]
     assert missing == []
 
@@ -182,7 +182,7 @@ def test_every_public_name_is_in_the_reference(pages: dict[str, str]) -> None:
 # --------------------------------------------------------------------------- figures
 
 
-def test_the_figures_of_the_readme_are_the_kept_ones(kept: ModuleType) -> None:
+def test_readme_has_the_kept_figures(kept: ModuleType) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(kept.TAGGED.findall(readme)) >= 4
     assert kept.wrong_figures(readme) == []
@@ -191,19 +191,19 @@ def test_the_figures_of_the_readme_are_the_kept_ones(kept: ModuleType) -> None:
     assert kept.with_kept_figures(f"<!-- {place} -->?<!-- . -->") == f"<!-- {place} -->{shown}<!-- . -->"
 
 
-def test_the_reproduction_has_a_row_for_each_method_that_runs(kept: ModuleType) -> None:
+def test_reproduction_table_has_a_row_for_each_method_that_runs(kept: ModuleType) -> None:
     methods = [row["method"] for row in kept.read_table("reproduction")]
     assert methods == [one.label for one in SETTINGS["small"].methods]
     assert {"L-BFGS", "Newton"} <= set(methods)
 
 
 @pytest.mark.parametrize("place", ["nowhere; a row", "solvers; a row", "solvers; a9a, C"])
-def test_a_figure_that_is_not_kept_is_an_error(kept: ModuleType, place: str) -> None:
+def test_kept_figure_refuses_a_figure_that_is_not_kept(kept: ModuleType, place: str) -> None:
     with pytest.raises(KeyError):
         kept.kept_figure(place)
 
 
-def test_no_measured_figure_is_typed(kept: ModuleType) -> None:
+def test_texts_have_no_measured_figure_typed_by_hand(kept: ModuleType) -> None:
     """Nothing that looks measured stands in a text but where it comes from a table."""
     measured = re.compile(
         r"\d[\d.,]*\s?(?:ns|µs|ms|MiB|GiB|GB)\b|\d\s?% (?:faster|slower|less|more)"
@@ -216,7 +216,7 @@ def test_no_measured_figure_is_typed(kept: ModuleType) -> None:
         assert measured.findall(text) == [], path
 
 
-def test_every_kept_table_is_shown(pages: dict[str, str]) -> None:
+def test_kept_tables_are_all_shown(pages: dict[str, str]) -> None:
     def words(text: str) -> str:
         return re.sub(r"\W+", " ", html.unescape(re.sub(r"<[^>]+>", " ", text)))
 
@@ -226,7 +226,7 @@ def test_every_kept_table_is_shown(pages: dict[str, str]) -> None:
         assert words(rows[0].strip("|").partition("|")[0]).strip() in shown, path.name
 
 
-def test_the_readme_shows_what_the_package_computes(kept: ModuleType) -> None:
+def test_readme_shows_what_the_package_computes(kept: ModuleType) -> None:
     """The picture beside the README was drawn from the numbers that the run has now."""
     from drawings import first_picture_data
 
@@ -240,7 +240,7 @@ def test_the_readme_shows_what_the_package_computes(kept: ModuleType) -> None:
         assert data[name] == pytest.approx(values, rel=1e-6), name
 
 
-def test_nothing_covers_anything_in_the_pictures(kept: ModuleType) -> None:
+def test_pictures_have_no_texts_or_boxes_that_overlap(kept: ModuleType) -> None:
     import drawings
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -275,7 +275,7 @@ def test_pictures_have_no_ground_of_their_own(built: Path) -> None:
         assert 'style="fill: none' in ground, path
 
 
-def test_the_links_of_the_readme_lead_to_files() -> None:
+def test_readme_has_links_that_lead_to_files() -> None:
     for name in ("README.md", "CONTRIBUTING.md", "RELEASING.md"):
         text = (ROOT / name).read_text(encoding="utf-8")
         for place in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
@@ -298,7 +298,7 @@ def test_pages_fit_a_telephone_and_the_dark_and_ask_nobody(built: Path, pages: d
     assert seen.elsewhere == []
 
 
-def test_a_page_that_is_wide_or_asks_somebody_is_noticed(tmp_path: Path) -> None:
+def test_narrow_pages_notices_a_page_that_is_wide_or_asks_somebody(tmp_path: Path) -> None:
     browser = Browser.find()
     if browser is None:
         pytest.skip("no chromium or chrome on this machine")

@@ -59,7 +59,7 @@ def test_architecture_page_names_folders_files_and_names_that_exist() -> None:
     assert folders == set(rows)
 
 
-def test_the_version_has_its_part_of_the_changelog() -> None:
+def test_changelog_has_a_part_for_the_version() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(rf"^## {re.escape(adfs.__version__)}\b", changes, flags=re.MULTILINE)
 
@@ -83,7 +83,7 @@ def pinned(path: Path) -> dict[str, Version]:
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("constraints/*.txt")), ids=lambda path: path.stem)
-def test_the_pinned_versions_are_within_the_bounds(path: Path) -> None:
+def test_pinned_versions_are_within_the_bounds(path: Path) -> None:
     """Where it fails, `make constraints` makes the files again."""
     versions = pinned(path)
     for requirement in requirements():
@@ -98,7 +98,7 @@ def test_the_pinned_versions_are_within_the_bounds(path: Path) -> None:
             )
 
 
-def test_each_python_of_the_workflow_has_its_pinned_versions() -> None:
+def test_pinned_versions_exist_for_each_python_of_the_workflow() -> None:
     files = {path.stem for path in ROOT.glob("constraints/*.txt")}
     assert files == {"oldest", "py311", "py312", "py313", "py314"}
     workflow = ROOT / ".github" / "workflows" / "test.yml"
@@ -134,7 +134,7 @@ def test_make_installs_the_pinned_versions(target: str, expected: str, tmp_path:
     assert install == (expected, expected)
 
 
-def test_types_are_checked_for_the_python_that_runs() -> None:
+def test_type_checks_are_for_the_python_that_runs() -> None:
     """NumPy's stubs are for the Pythons that NumPy runs on; read as an older one they give false errors."""
     assert "python_version" not in PYPROJECT["tool"]["mypy"]
 
@@ -183,7 +183,7 @@ def run_demo(python: Path, folder: Path) -> str:
     return told.stdout
 
 
-def test_the_wheel_runs_the_demo_by_itself(tmp_path: Path) -> None:
+def test_wheel_runs_the_demo_by_itself(tmp_path: Path) -> None:
     python = install_wheel(tmp_path)
     # What the package needs is borrowed from here, behind the environment's own: a .pth file within is not
     # read again, so that an editable install of ours is not found.
@@ -200,7 +200,7 @@ def test_the_wheel_runs_the_demo_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_the_wheel_and_what_it_needs_come_from_an_index(tmp_path: Path) -> None:
+def test_wheel_and_what_it_needs_come_from_an_index(tmp_path: Path) -> None:
     python = install_wheel(tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", str(wheel)]

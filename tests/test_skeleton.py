@@ -36,19 +36,19 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_version_is_the_same_everywhere() -> None:
+def test_version_is_the_same_everywhere() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", adfs.__version__)
     assert f"\nversion: {adfs.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     run = run_python("-m", "adfs", "--version")
     assert (run.returncode, run.stdout, run.stderr) == (0, f"adfs {adfs.__version__}\n", "")
 
 
-def test_the_command_is_installed_as_adfs() -> None:
+def test_command_is_installed_as_adfs() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"adfs": "adfs.cli:main"}
 
 
-def test_the_version_costs_no_heavy_import() -> None:
+def test_version_option_costs_no_heavy_import() -> None:
     code = (
         "import sys; from adfs.cli import main; main(['--version']);"
         "heavy = {'matplotlib', 'networkx', 'numba', 'numpy', 'pandas', 'scipy', 'sklearn'};"
@@ -58,7 +58,7 @@ def test_the_version_costs_no_heavy_import() -> None:
     assert run.stdout == f"adfs {adfs.__version__}\n[]\n", run.stderr
 
 
-def test_a_run_imports_what_it_uses() -> None:
+def test_simulate_imports_only_what_it_uses() -> None:
     """What is slow to import and wanted by few is left until somebody asks for it."""
     code = (
         "import sys, numpy as np, adfs;"
@@ -72,7 +72,7 @@ def test_a_run_imports_what_it_uses() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["optimise"], ["--no-such-option"]])
-def test_a_bad_command_line_is_one_line_and_exit_code_2(
+def test_main_refuses_a_bad_command_line_in_one_line_with_code_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -81,13 +81,13 @@ def test_a_bad_command_line_is_one_line_and_exit_code_2(
     assert re.fullmatch(r"adfs: [^\n]*" + re.escape(arguments[0]) + r"[^\n]*\n", captured.err)
 
 
-def test_a_bad_command_line_sets_the_exit_status_of_the_process() -> None:
+def test_main_sets_the_exit_status_of_the_process() -> None:
     run = run_python("-m", "adfs", "optimise")
     assert run.returncode == 2
     assert "Traceback" not in run.stderr
 
 
-def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_shows_the_help_without_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert "--version" in capsys.readouterr().out
 
@@ -108,7 +108,9 @@ def add_command(monkeypatch: pytest.MonkeyPatch):
     return add
 
 
-def test_our_errors_are_one_line_unless_debugging(add_command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_shows_our_errors_in_one_line_unless_debugging(
+    add_command, capsys: pytest.CaptureFixture[str]
+) -> None:
     add_command(InputError("sigma must be positive,\n  got -1"))
     assert main(["attempt"]) == 2
     assert capsys.readouterr().err == "adfs: sigma must be positive, got -1\n"
@@ -118,13 +120,13 @@ def test_our_errors_are_one_line_unless_debugging(add_command, capsys: pytest.Ca
     assert err.endswith("\nadfs: sigma must be positive, got -1\n")
 
 
-def test_other_errors_go_through(add_command) -> None:
+def test_main_lets_other_errors_through(add_command) -> None:
     add_command(ZeroDivisionError("a defect"))
     with pytest.raises(ZeroDivisionError, match="a defect"):
         main(["attempt"])
 
 
-def test_a_command_that_succeeds_and_one_that_is_interrupted(
+def test_main_returns_the_codes_of_success_and_interruption(
     add_command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_command(None)
@@ -134,14 +136,14 @@ def test_a_command_that_succeeds_and_one_that_is_interrupted(
     assert capsys.readouterr().err.strip() == "adfs: interrupted"
 
 
-def test_every_public_name_exists() -> None:
+def test_package_has_every_public_name() -> None:
     assert len(adfs.__all__) == len(set(adfs.__all__))
     assert set(adfs.__all__) <= set(dir(adfs))
     missing = [name for name in adfs.__all__ if getattr(adfs, name, None) is None]
     assert missing == []
 
 
-def test_the_lazy_names_and_the_names_for_the_type_checker_are_the_same() -> None:
+def test_package_has_the_same_names_for_the_type_checker_and_lazily() -> None:
     tree = ast.parse(Path(adfs.__file__).read_text(encoding="utf-8"))
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     declared = {
@@ -154,12 +156,12 @@ def test_the_lazy_names_and_the_names_for_the_type_checker_are_the_same() -> Non
     assert declared == adfs._OBJECTS | dict.fromkeys(folders, "adfs")
 
 
-def test_an_unknown_attribute_is_an_attribute_error() -> None:
+def test_package_raises_attribute_error_for_an_unknown_name() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Netwrok'"):
         _ = adfs.Netwrok
 
 
-def test_the_wheel_and_the_sdist_hold_what_they_should(tmp_path: Path) -> None:
+def test_wheel_and_sdist_hold_what_they_should(tmp_path: Path) -> None:
     pytest.importorskip("hatchling")
     # Without isolation, hence without a network; from a copy, so that nothing is left in the tree.
     tree = tmp_path / "tree"
@@ -208,7 +210,7 @@ def files_of_the_project() -> list[Path]:
     return [path for path in [*ROOT.iterdir(), *inside] if path.is_file() and not made & set(path.parts)]
 
 
-def test_no_file_mentions_the_machine_it_was_written_on() -> None:
+def test_files_never_mention_the_machine_they_were_written_on() -> None:
     places = {ROOT, Path.home()}
     if ROOT.parent != Path(tempfile.gettempdir()):  # examples may write there
         places.add(ROOT.parent)

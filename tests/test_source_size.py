@@ -42,7 +42,7 @@ def docstring_lines(tree: ast.Module) -> set[int]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_files_and_functions_are_short(path: Path) -> None:
+def test_source_files_and_functions_are_short(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= LONGEST_FILE
     tree = ast.parse(text)
@@ -53,7 +53,7 @@ def test_files_and_functions_are_short(path: Path) -> None:
             assert len(lines) <= LONGEST_FUNCTION, f"{node.name} has {len(lines)} lines"
 
 
-def test_comments_are_not_rare() -> None:
+def test_source_files_have_enough_comments() -> None:
     code = comments = 0
     for path in FILES:
         text = path.read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def test_comments_are_not_rare() -> None:
     assert code / comments <= CODE_PER_COMMENT
 
 
-def test_nothing_outside_its_folder_asks_for_the_class_of_a_problem() -> None:
+def test_problem_classes_are_asked_for_in_their_folder_alone() -> None:
     question = re.compile(r"isinstance\([^)]*\b(Problem|GeneralProblem|JointProblem)\b")
     asked = [str(path) for path in FILES if folder(path) != "problem" and question.search(path.read_text())]
     assert asked == []

@@ -68,13 +68,13 @@ def follow(page: Path, folder: Path) -> None:
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_the_commands_of_a_tutorial_do_what_it_says(page: Path, tmp_path: Path) -> None:
+def test_tutorial_commands_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
     if "mpiexec" in page.read_text(encoding="utf-8"):
         mpiexec()  # or it is skipped
     follow(page, tmp_path)
 
 
-def test_a_tutorial_that_shows_something_else_is_noticed(tmp_path: Path) -> None:
+def test_follow_notices_a_tutorial_that_shows_something_else(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```console\n$ echo 1\n1\n$ echo 2 \\\n  3\n2 ...\n$ echo 4\n5\n```\n", encoding="utf-8")
     with pytest.raises(AssertionError, match="echo 4"):
