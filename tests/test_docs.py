@@ -52,7 +52,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff"):
         shutil.copy(ROOT / name, folder)
     (folder / "docs" / "api.rst").write_text(MODULE, encoding="utf-8")
-    places = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    places = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": places}
     subprocess.run([sys.executable, "-c", BUILD], cwd=folder, env=environment, timeout=300, check=True)
     return folder / "html"

@@ -20,6 +20,7 @@ from adfs.problem.samples import ShiftedLabel
 from adfs.stages.boxes import first_curvatures, with_curvatures
 from adfs.theory import AugmentedGraph, Parameters
 from literal_adfs import MeanLagAdfs
+from literal_methods import BoxedTerms
 
 CASES = [("poisson", 0.0), ("poisson", 3.0), ("poisson", 250.0), ("gamma", 0.02), ("gamma", 7.0)]
 every = pytest.mark.parametrize(("name", "b"), CASES)
@@ -112,7 +113,7 @@ def test_adfs_kernels_have_the_prox_of_the_terms() -> None:
         network = adfs.Network("path:3")
         parameters = Parameters.tuned(view, network)
         process = METHODS["adfs"].start(Setting(view, network, parameters, seed=0))
-        graph = AugmentedGraph(view, network, parameters)
+        graph = AugmentedGraph(BoxedTerms(plain, view.margins), network, parameters)
         twin = MeanLagAdfs(graph)
         state = twin.start()
         dual_of_row = np.full(12, -1)

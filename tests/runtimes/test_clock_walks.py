@@ -273,7 +273,7 @@ def test_clock_needs_the_sizes_of_the_nodes_and_no_other_data():
         ({"stragglers": (Straggler(99, 2.0),)}, "no node 99"),
         ({"stragglers": (Straggler(1, 0.0),)}, "factor above 0"),
         ({"stragglers": (Straggler(1, 2.0), Straggler(1, 3.0))}, "once only"),
-        ({"seed": -1}, "seed must lie in"),
+        ({"seed": -1}, "seed must be an integer"),
     ],
 )
 def test_delays_refuse_what_makes_no_sense(change, message):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import joblib
+from joblib.externals.loky import get_reusable_executor
 
 from adfs._version import __version__
 from adfs.algorithms.base import Method, get_method
@@ -317,6 +318,10 @@ def _run_all(tasks: Sequence[Task], jobs: int, progress: bool | None) -> None:
         raise RunsInterruptedError(
             f"finished runs are kept in {kept}; the same command continues from there"
         ) from None
+    finally:
+        # joblib would keep its processes, which have the working directory and the imports of this call.
+        if jobs > 1:
+            get_reusable_executor().shutdown(kill_workers=True)
     if errors:
         raise errors[0]
 
