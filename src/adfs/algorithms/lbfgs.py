@@ -199,46 +199,74 @@ class CurvaturePairs:
     Attributes
     ----------
     pairs : ndarray of shape (2, memory, d)
-        The steps and the changes, the newest last.
+        The steps and the changes, each new pair in the place of the oldest.
     products : ndarray of shape (memory,)
-        Step times change; 0 where there is no pair yet.
+        Step times change.
+    count : ndarray of shape (1,), int64
+        The pairs that were added so far.
     """
 
     def __init__(self, memory: int, d: int) -> None:
         self.pairs, self.products = np.zeros((2, memory, d)), np.zeros(memory)
+        self.count = np.zeros(1, dtype=np.int64)
 
     def __len__(self) -> int:
-        return int(np.count_nonzero(self.products))
+        return min(int(self.count[0]), self.products.size)
 
     def clear(self) -> None:
         """Forget all pairs."""
-        self.products[:] = 0.0
+        self.count[0] = 0
 
     def add(self, step: np.ndarray, change: np.ndarray, noise: float = 0.0) -> None:
         """Keep a pair, unless its curvature is below the noise, relative to its lengths."""
         product = inner_product(step, change)
         if product > noise * math.sqrt(inner_product(step, step) * inner_product(change, change)):
-            self.pairs[:, :-1], self.products[:-1] = self.pairs[:, 1:], self.products[1:]
-            self.pairs[0, -1], self.pairs[1, -1], self.products[-1] = step, change, product
+            place = self.count[0] % self.products.size
+            self.pairs[0, place], self.pairs[1, place], self.products[place] = step, change, product
+            self.count += 1
 
     def multiply(self, vector: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
         """Return the inverse Hessian times a vector; without pairs it is the diagonal (d,)."""
-        (steps, changes), products = self.pairs, self.products
-        oldest_first = np.flatnonzero(products)
-        out, factors = vector.copy(), np.zeros_like(products)
-        for k in oldest_first[::-1]:
-            factors[k] = inner_product(steps[k], out) / products[k]
-            out -= factors[k] * changes[k]
-        # Between the loops the diagonal, scaled so that it has the curvature of the newest pair.
-        squares = inner_product(changes[-1] * changes[-1], diagonal) if len(self) else 0.0
-        out *= (products[-1] / squares if squares > 0.0 else 1.0) * diagonal
-        for k in oldest_first:
-            out += (factors[k] - inner_product(changes[k], out) / products[k]) * steps[k]
+        newest_first = (self.count[0] - 1 - np.arange(len(self))) % self.products.size
+        out, factors = vector.copy(), np.empty(self.products.size)
+        _two_loops(self.pairs, self.products, newest_first, diagonal, factors, out)
         return out
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the state as named arrays, not copies."""
-        return {"pairs": self.pairs, "products": self.products}
+        return {"pairs": self.pairs, "products": self.products, "count": self.count}
+
+
+@kernel
+def _two_loops(
+    pairs: np.ndarray,
+    products: np.ndarray,
+    newest_first: np.ndarray,
+    diagonal: np.ndarray,
+    factors: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Multiply ``out`` by the inverse Hessian, in place: from the newest pair to the oldest, and back.
+
+    ``factors`` (memory,) is working memory.
+    """
+    steps, changes = pairs[0], pairs[1]
+    for place in newest_first:
+        factors[place] = inner_product(steps[place], out) / products[place]
+        for k in range(out.size):
+            out[k] -= factors[place] * changes[place, k]
+    # Between the loops the diagonal, scaled so that it has the curvature of the newest pair.
+    squares = 0.0
+    for place in newest_first[:1]:
+        for k in range(out.size):
+            squares += changes[place, k] * changes[place, k] * diagonal[k]
+    scale = products[newest_first[0]] / squares if squares > 0.0 else 1.0
+    for k in range(out.size):
+        out[k] *= scale * diagonal[k]
+    for place in newest_first[::-1]:
+        factor = factors[place] - inner_product(changes[place], out) / products[place]
+        for k in range(out.size):
+            out[k] += factor * steps[place, k]
 
 
 @kernel

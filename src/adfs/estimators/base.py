@@ -199,7 +199,7 @@ class LinearEstimator(WithStandardErrors, BaseEstimator):  # type: ignore[misc] 
                 targets = np.asarray(targets, dtype=np.float64)
                 check_range(targets, "y")
                 check_labels(spec.loss, targets, "y")
-            else:
+            elif targets.dtype.kind not in "biuU":  # whole numbers and text are always classes
                 check_classification_targets(targets)
             weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
             shift = None if offset is None else read_offset(offset, len(targets), spec.loss)

@@ -278,11 +278,13 @@ def read_offset(offset: Any, n_rows: int, loss: Loss) -> np.ndarray:
 
 def append_column(X: Any, value: float) -> Any:
     """Return X with one more column that holds a value everywhere; sparse stays sparse."""
-    column: Any = np.full((X.shape[0], 1), value)
     if not sparse(X):
-        return np.hstack([X, column])
-    stacked: Any = sp.hstack
-    return stacked([X, column], format="csr")
+        return np.hstack([X, np.full((X.shape[0], 1), value)])
+    # One more entry at the end of each row: several times as fast as `scipy.sparse.hstack`.
+    ends = X.indptr[1:]
+    parts = np.insert(X.data, ends, value), np.insert(X.indices, ends, X.shape[1])
+    starts = X.indptr + np.arange(X.indptr.size, dtype=X.indptr.dtype)
+    return sp.csr_array((*parts, starts), shape=(X.shape[0], X.shape[1] + 1))
 
 
 def row_products(X: Any, coef: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
