@@ -78,7 +78,7 @@ def test_lbfgs_directions_are_those_of_the_pairs():
     process = drive(start("lbfgs", problem, network), 9)
     count, (steps, changes) = len(process.pairs), process.pairs.pairs
     assert 3 <= count < 20
-    steps, changes, newest = steps[-count:], changes[-count:], -1  # the newest pair is last
+    steps, changes, newest = steps[:count], changes[:count], count - 1  # the oldest pair is first
     scales = np.diag(process.diagonal)
     inverse = steps[newest] @ changes[newest] / (changes[newest] @ scales @ changes[newest]) * scales
     for s, y in zip(steps, changes, strict=True):
