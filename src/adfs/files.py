@@ -5,9 +5,11 @@ from __future__ import annotations
 import bz2
 import contextlib
 import errno
+import functools
 import gzip
 import hashlib
 import importlib.util
+import io
 import lzma
 import math
 import os
@@ -41,11 +43,23 @@ _WRONG_NAME = (
 )
 
 #: Endings of compressed files. Whether a file is compressed is decided by its first bytes.
-COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz")
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+
+
+def _open_zstd(raw: IO[bytes], mode: str) -> IO[bytes]:
+    """Return the decompressed content of a file; the content is held in memory, because some seek in it."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise InputError("reading files compressed with zstd needs pyarrow: pip install pyarrow") from None
+    return io.BytesIO(pyarrow.CompressedInputStream(raw, "zstd").read())
+
+
 _MAGIC: dict[bytes, Any] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\x00": lzma.open,
+    b"\x28\xb5\x2f\xfd": _open_zstd,
 }
 
 
@@ -227,19 +241,26 @@ def reading_error(path: AnyPath, error: OSError) -> AdfsError:
     return kind(f"cannot read {path}: {error.strerror or error}")
 
 
+@functools.lru_cache(maxsize=1)
+def _input_content(stream: Any) -> bytes:
+    """Return the content of standard input, which is read once and may be opened again."""
+    return bytes(stream.buffer.read())
+
+
 @contextlib.contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading, decompressed; an error while it is open becomes an `InputError`."""
+    """Open a file for reading, decompressed; an error while it is open becomes an `InputError`.
+
+    The file ``-`` is standard input.
+    """
     try:
-        with path.open("rb") as raw:
+        with io.BytesIO(_input_content(sys.stdin)) if str(path) == "-" else path.open("rb") as raw:
             if not raw.seekable():
                 raise InputError(f"{path} is a pipe, which can be read once only; save it to a file first")
             # The first bytes say whether and how the file is compressed.
             head = raw.read(6)
             if not head:
                 raise InputError(f"{path} is empty")
-            if head.startswith(b"\x28\xb5\x2f\xfd"):
-                raise InputError(f"{path} is compressed with zstd, which is not read; use gzip, bzip2 or xz")
             raw.seek(0)
             opener = next((opener for magic, opener in _MAGIC.items() if head.startswith(magic)), None)
             if opener is None:

@@ -84,9 +84,9 @@ BAD = {
     "missing": ("none.svm", lambda path: None, "No such file", []),
     "empty": ("e.svm", content(b""), "is empty", []),
     "blank": ("e.svm", content(b"\n \n# nothing\n"), "holds no samples", []),
-    "directory": ("d.svm", lambda path: path.mkdir(), "is a directory", []),
+    "directory": ("d.svm", lambda path: path.mkdir(), "is a directory", ["--format", "libsvm"]),
     "no permission": ("p.svm", lambda path: (path.write_bytes(GOOD), path.chmod(0)), "Permission denied", []),
-    "zstd": ("z.svm.zst", content(b"\x28\xb5\x2f\xfd" + bytes(50)), "is compressed with zstd", []),
+    "damaged zstd": ("z.svm.zst", content(b"\x28\xb5\x2f\xfd" + bytes(50)), "cut short or damaged", []),
     "zip": ("z.csv.zip", content(b"PK\x03\x04" + bytes(50)), "is a zip archive; unpack it first", []),
     "pipe": ("p.svm", named_pipe, "is a pipe, which can be read once only", []),
     "truncated bz2": ("t.svm.bz2", content(bz2.compress(GOOD)[:-20]), "cut short or damaged", []),
@@ -124,19 +124,43 @@ BAD = {
     ),
     "wrong column count": ("c.csv", content(b"a,b,y\n1,2,0\n1,2,3,1\n"), "line 3 has 4 fields, 3 were", []),
     "all too long": ("c.csv", content(b"a,y\n1,2,0\n1,2,1\n"), "more fields than the first", []),
-    "missing field": ("c.csv", content(b"a,b,y\n1,2,0\n1,,1\n"), "column 'b' is missing", []),
+    "missing field": (
+        "c.csv",
+        content(b"a,b,y\n1,2,0\n1,,1\n"),
+        "column 'b' is missing in data row 2; clean it, or say --missing mean",
+        ["--missing", "error"],
+    ),
     "short line": (
         "c.csv",
         content(b"a,y,b\n1,0,5\n1,1\n"),
-        "column 'b' is missing, NaN or infinite in data row 2",
-        [],
+        "column 'b' is missing in data row 2",
+        ["--missing", "error"],
     ),
-    "text column": (
+    "infinite number": ("c.csv", content(b"a,y\n1,0\ninf,1\n"), "column 'a' is infinite in data row 2", []),
+    "one text cell": (
         "c.csv",
-        content(b"a,b,y\n1,red,0\n1,blue,1\n"),
-        "column 'b' holds text in data row 1",
+        content(b"a,b,y\n1,2,0\n1,secret,1\n1,3,0\n"),
+        "column 'b' holds text in data row 2, and mostly numbers",
         [],
     ),
+    "dates": ("c.csv", content(b"a,when,y\n1,2024-01-31,0\n1,2024-02-01,1\n"), "'when' holds dates", []),
+    "too many levels": (
+        "c.csv",
+        content(b"a,id,y\n" + b"".join(b"1,n%d,%d\n" % (k, k % 2) for k in range(1001))),
+        "column 'id' has more than 1000 different values, too many for a category; leave it out with --drop",
+        [],
+    ),
+    "only missing values": ("c.csv", content(b"a,y\n,0\n,1\n"), "has no column with values", []),
+    "same feature twice": (
+        "c.csv",
+        content(b"a,a is missing,y\n,1,0\n2,3,1\n"),
+        "two features would be named 'a is missing'",
+        [],
+    ),
+    "nothing kept": ("c.csv", content(b"a,y\n1,0\n2,1\n"), "no column besides the label", ["--drop", "a"]),
+    "unknown column": ("c.csv", content(b"a,y\n1,0\n"), "has no column 'b'", ["--columns", "a,b"]),
+    "unknown category": ("c.csv", content(b"a,y\n1,0\n"), "no column 'b' for --categ", ["--categories", "b"]),
+    "empty folder": ("d", lambda path: path.mkdir(), "holds no parquet files", []),
     "no names": ("c.csv", content(b"red,1,2\nblue,2,1\nred,2,3\n"), "has no line of names", ["--label", "0"]),
     "no names, rare class": (
         "c.csv",
@@ -229,8 +253,10 @@ def test_fit_command_refuses_a_bad_file_in_one_line_and_leaves_nothing(
     assert captured.out == ""
     assert captured.err.startswith("adfs: ")
     assert captured.err.count("\n") == 1
+    assert "secret" not in captured.err
     assert re.search(message if "\\" in message or "|" in message else re.escape(message), captured.err)
-    assert name in captured.err or kind == "too few for the nodes"
+    joint = ("too few for the nodes", "too many levels", "same feature twice", "unknown category")
+    assert name in captured.err or kind in joint
     assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["model.json"]
     assert out.read_text() == "what stood here before"
 
@@ -238,7 +264,6 @@ def test_fit_command_refuses_a_bad_file_in_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("-", "standard input"),
         ("s3://bucket/a.svm", "is an address"),
         ("https://a.org/b.csv", "is an address"),
     ],
@@ -251,6 +276,11 @@ def test_fit_and_compare_commands_refuse_what_is_no_file(
         assert main(command) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert words in line
+
+
+def test_compare_command_refuses_standard_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--data", "-", "--network", "path:2", "--method", "adfs", "--out", "c"]) == 2
+    assert "standard input (-)" in capsys.readouterr().err
 
 
 def test_bad_files_are_of_more_than_thirty_kinds() -> None:

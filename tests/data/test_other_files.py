@@ -160,7 +160,16 @@ NOT_MODELS = {
     "cut": (damaged()[:60], "not JSON, or was cut short"),
     "list": ("[1, 2]", "is not an adfs model"),
     "other": ('{"format": "sklearn"}', "is not an adfs model"),
-    "newer": (damaged(version=3), "of version 3, this program reads versions 1 and 2"),
+    "newer": (damaged(version=4), "of version 4, this program reads versions 1 to 3; update adfs"),
+    "no encoding": (damaged(version=3), "has no entry 'encoding'"),
+    "another encoding": (
+        damaged(version=3, encoding={"columns": [], "dropped": [], "no_header": False, "decimal": "."}),
+        "the encoding and feature_names do not fit together",
+    ),
+    "encoding without a mean": (
+        damaged(version=3, encoding={"columns": [{"name": "a", "missing": 1}]}),
+        "a column of the encoding is not described as columns are",
+    ),
     "deep": ("[" * 100_000, "not JSON"),
     "shape": (damaged(coef=[[1.0, 2.0, 3.0]]), "is damaged"),
     "nan": (damaged(intercept=[float("nan")]), "a coefficient is not finite"),

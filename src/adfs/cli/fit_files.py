@@ -22,7 +22,8 @@ import numpy as np
 from adfs._version import __version__
 from adfs.cli import options
 from adfs.cli.app import handling_sigterm, sigterm_as_ctrl_c
-from adfs.data import LinearModel, ReadOptions, Table, align, read_table, stack
+from adfs.data import LinearModel, RawTable, ReadOptions, Table, align, encode_tables, read_raw, stack
+from adfs.data.frames import folder_content
 from adfs.data.table import labels_for
 from adfs.errors import AdfsError, ExitCode, InputError, unknown_name
 from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
@@ -196,16 +197,23 @@ def _read_files(cluster: Cluster, request: FitRequest) -> tuple[list[Table], lis
     """
     names, network = cluster.attempt("at the start", partial(_files_of_nodes, request, cluster.size))
     if network is None:
-        return _read(cluster, names, request.reading), None, request.nodes.network
+        return _read(cluster, [(name, None) for name in names], request.reading), None, request.nodes.network
     # The placement puts neighbouring nodes into one process where it can.
     nodes = place_together(cluster, network).block(cluster.rank).tolist()
-    return _read(cluster, [names[node] for node in nodes], request.reading), nodes, network
+    # The nodes have a file each, or a part of the rows of a folder, which all ranks must see alike.
+    folder = Path(names[0]) if len(set(names)) == 1 else None
+    if folder is not None:
+        content = cluster.attempt("to read the folder", partial(folder_content, folder))
+        cluster.same(lambda: content)
+    parts = [(names[node], None if folder is None else (node, len(names))) for node in nodes]
+    return _read(cluster, parts, request.reading), nodes, network
 
 
 def _files_of_nodes(request: FitRequest, n_ranks: int) -> tuple[Sequence[str], Network | None]:
     """Return the file of each node and their network; in one process all files, and None for the network.
 
-    The files of several ranks are several names, or one with {rank} or {node} in it.
+    The files of several ranks are several names, one with {rank} or {node} in it, or one folder of parquet
+    files, of which each node reads a part.
     """
     files, n_nodes = request.files, request.nodes.n_nodes
     if len(files) > 1 and n_nodes not in (None, len(files)):
@@ -215,6 +223,8 @@ def _files_of_nodes(request: FitRequest, n_ranks: int) -> tuple[Sequence[str], N
         )
     if request.nodes.partition is not None and (len(files) > 1 or n_ranks > 1):
         raise InputError("several files are one per node: --partition is for one file")
+    if files.count("-") > 1 or ("-" in files and n_ranks > 1):
+        raise InputError("standard input (-) is one file for one process; give each node a file of its own")
     if n_ranks == 1:
         return files, None
     # Several files are the nodes, in the order of the command line.
@@ -228,10 +238,12 @@ def _files_of_nodes(request: FitRequest, n_ranks: int) -> tuple[Sequence[str], N
                 f"{{rank}} makes one node per rank ({n_ranks}): use {{node}} with --nodes {n_nodes}"
             )
         names = [files[0].replace("{rank}", str(rank)) for rank in range(n_ranks)]
+    elif Path(files[0]).is_dir():
+        names = [files[0]] * (n_nodes or n_ranks)
     else:
         raise InputError(
             f"{files[0]} is one file for {n_ranks} ranks, and each reads its own only: "
-            "give one file per node, or a name such as shard-{rank}.svm"
+            "give one file per node, a name such as shard-{rank}.svm, or a folder of parquet files"
         )
     if len(names) < n_ranks:
         raise InputError(
@@ -241,16 +253,24 @@ def _files_of_nodes(request: FitRequest, n_ranks: int) -> tuple[Sequence[str], N
     return names, Network(asked, n_nodes=count_nodes(len(names), asked, seed), seed=seed)
 
 
-def _read(cluster: Cluster, names: Sequence[str], reading: options.FitFileOptions) -> list[Table]:
-    """Read the files of this process; all processes agree on the first index and on the dimension."""
+def _read(
+    cluster: Cluster, names: Sequence[tuple[str, tuple[int, int] | None]], reading: options.FitFileOptions
+) -> list[Table]:
+    """Read the files of this process, or parts of a folder; all processes agree on the columns."""
     why = "to read the files"
 
-    def read() -> list[Table]:
+    def read() -> list[Table | RawTable]:
         read_options = ReadOptions(**dataclasses.asdict(reading))
-        return [read_table(name, read_options) for name in names]
+        return [read_raw(name, dataclasses.replace(read_options, part=part)) for name, part in names]
 
     # An error of one rank is raised on all of them.
-    raw = cluster.attempt(why, read)
+    files = cluster.attempt(why, read)
+    try:
+        raw = encode_tables(files, ReadOptions(**dataclasses.asdict(reading)), cluster.allgather)
+    except InputError as error:  # the same in all processes
+        raise RefusalError(str(error)) from None
+    for note in [] if raw[0].encoding is None else raw[0].encoding.notes:
+        cluster.say(note)
     lowest = min((table.lowest_index for table in raw if table.lowest_index is not None), default=None)
     columns = raw[0].feature_names
     headers = cluster.allgather([lowest, list(columns) if columns else None])
@@ -339,6 +359,7 @@ def _results(
         index_base=table.index_base,
         label=request.reading.label,
         training=summary,
+        encoding=table.encoding,
     )
     return Fitted(written, model.outcome, summary, account, estimator)
 

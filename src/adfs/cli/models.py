@@ -38,10 +38,11 @@ def fit(
 ) -> int:
     """Fit a linear model to a certified error.
 
-    Files are LIBSVM text (plain, gz, bz2, xz), .npz (X and y, or a CSR matrix and y), CSV or parquet with a
-    label column. Exit code 1 means that the tolerance was not reached, 130 that the fit was interrupted
-    (Ctrl-C), 143 that it was told to end (SIGTERM): the model is written in all three cases, and contains
-    the outcome.
+    Files are LIBSVM text (plain, gz, bz2, xz, zst), .npz (X and y, or a CSR matrix and y), CSV or parquet
+    with a label column, or a folder of parquet files; - is standard input. Columns of text become
+    categories, and missing numbers the mean. Exit code 1 means that the tolerance was not reached, 130 that
+    the fit was interrupted (Ctrl-C), 143 that it was told to end (SIGTERM): the model is written in all three
+    cases, and contains the outcome.
 
     Examples
     --------
@@ -146,8 +147,10 @@ def _write(fitted: Fitted, output: options.FitOutputOptions, summary: bool) -> N
         print(json.dumps(fitted.summary | {"out": str(output.out)}))
     # Standard output holds the JSON object alone if there is one.
     if summary:
-        table = fitted.estimator.summary(robust=output.robust)
-        print(table, file=sys.stderr if output.as_json else sys.stdout)
+        stream = sys.stderr if output.as_json else sys.stdout
+        if fitted.model.encoding is not None:
+            print(f"{fitted.model.encoding}\n", file=stream)
+        print(fitted.estimator.summary(robust=output.robust), file=stream)
     if "cv" in fitted.summary and not output.as_json:
         print(_score_table(fitted.summary), file=sys.stderr)
 
@@ -291,15 +294,31 @@ def read_for(
 
     Options override the names that the model has stored.
     """
-    from adfs.data import LinearModel, ReadOptions, align, read_table
+    from adfs.data import Column, Encoding, LinearModel, RawTable, ReadOptions, align, read_raw
 
     model = LinearModel.load(path)
     if samples.no_offset and samples.offset is not None:
         raise InputError("--offset and --no-offset contradict each other: take one")
     label = samples.label if samples.label is not None else model.label
     offset = samples.offset if samples.offset is not None else model.offset
+    encoding = model.encoding
     read = ReadOptions(samples.form, label, weight, offset=offset)
-    table = read_table(file, replace(read, labels_needed=labels_needed, offset_needed=False))
+    if encoding is not None:
+        read = replace(read, no_header=encoding.no_header, decimal=encoding.decimal)
+    table = read_raw(file, replace(read, labels_needed=labels_needed, offset_needed=False))
+    if isinstance(table, RawTable):
+        # A model without an encoding takes columns of numbers, by their names if both have names.
+        names = model.feature_names if table.named and model.feature_names else table.frame.columns
+        encoding = encoding or Encoding(tuple(Column(name) for name in names))
+        extra = {*table.frame.columns} - {column.name for column in encoding.columns} - {*encoding.dropped}
+        if extra and not samples.ignore_extra:
+            raise InputError(
+                f"{file} has a column {min(extra)!r} that the model does not know; name the label with "
+                "--label, or leave such columns out with --ignore-extra-features"
+            )
+        table = encoding.encode(table)
+        for note in table.notes:
+            print(f"adfs: {note}", file=sys.stderr)
     if samples.no_offset:
         table = replace(table, offset=None)
     elif offset is not None and table.offset is None:
@@ -308,20 +327,6 @@ def read_for(
             f"{file} has no column {offset!r} of offsets{known}; add it, name another one with --offset, "
             "or predict without it by --no-offset"
         )
-    # Columns are found by their names if both have names.
-    if table.feature_names is not None and model.feature_names is not None:
-        places = {name: place for place, name in enumerate(table.feature_names)}
-        missing = [name for name in model.feature_names if name not in places]
-        if missing:
-            raise InputError(f"{file} has no column {missing[0]!r}, which the model wants")
-        extra = set(places) - set(model.feature_names)
-        if extra and not samples.ignore_extra:
-            raise InputError(
-                f"{file} has a column {min(extra)!r} that the model does not know; name the label with "
-                "--label, or leave such columns out with --ignore-extra-features"
-            )
-        order = [places[name] for name in model.feature_names]
-        table = replace(table, X=table.X[:, order], feature_names=model.feature_names)
     (table,) = align(
         [table],
         n_features=model.n_features,

@@ -45,12 +45,27 @@ class FileOptions:
     label: Label column of CSV and parquet: a name, or a number counted from 0 (or from the end, -1).
     n_features: Number of features of LIBSVM text.
     index_base: First index of LIBSVM text, 0 or 1; 1 unless an index 0 appears.
+    drop: Columns of CSV and parquet to leave out, such as a,b.
+    columns: Columns of CSV and parquet to keep; the others are left out.
+    categories: Columns of numbers that are names of something, such as postal codes.
+    missing: mean (missing numbers become the mean, and a column marks them) or error.
+    reference_levels: Leave out the most frequent level of each category; coefficients are differences from
+        it.
+    no_header: The first line of CSV is a sample.
+    decimal: Decimal mark of CSV, a point or a comma.
     """
 
     form: str = option("auto", "--format")
     label: str | None = None
     n_features: int | None = option(None, least=1)
     index_base: int | None = None
+    drop: str | None = None
+    columns: str | None = None
+    categories: str | None = None
+    missing: str = "mean"
+    reference_levels: bool = option(False, "--reference-levels")
+    no_header: bool = option(False, "--no-header")
+    decimal: str = "."
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from adfs.data.encoding import Encoding
 from adfs.data.table import Matrix
 from adfs.errors import InputError
 from adfs.files import JsonObject, machine_memory, reading_error, write_whole
 from adfs.prediction import decision_values, inverse_link, predicted_classes, probabilities
 
 _FORMAT = "adfs-model"
-# Files of version 2 have packed coefficients: they are read, and no longer written.
-_VERSION, _PACKED_VERSION = 1, 2
+# Files of version 2 have packed coefficients: they are read, and no longer written. Those of version 3 have
+# the encoding of their columns.
+_VERSION, _PACKED_VERSION, _ENCODED_VERSION = 1, 2, 3
 _PACKING = "little-endian, bytes transposed, zlib, base64"
 # The entries of a file between its version and its coefficients, in their order.
 _ENTRIES = (
@@ -56,6 +58,8 @@ class LinearModel:
         How the model was fitted: for people. Only `offset` is used again.
     link : str
         The link of the loss, one of `adfs.prediction.LINKS`; looked up when left out.
+    encoding : Encoding or None
+        How the columns of a table become the features; None if they are the features.
 
     Examples
     --------
@@ -75,6 +79,7 @@ class LinearModel:
     label: str | None = None
     training: JsonObject = field(default_factory=dict)
     link: str = ""
+    encoding: Encoding | None = None
 
     def __post_init__(self) -> None:
         if not self.link:
@@ -114,8 +119,10 @@ class LinearModel:
 
     def to_json(self) -> str:
         """Return the file's text: one line per entry, and one per row of coefficients."""
-        entries = {"format": _FORMAT, "version": _VERSION}
+        entries = {"format": _FORMAT, "version": _VERSION if self.encoding is None else _ENCODED_VERSION}
         entries |= {name: getattr(self, name) for name in _ENTRIES}
+        if self.encoding is not None:
+            entries["encoding"] = self.encoding.to_entries()
         # One line per entry and one per row of coefficients: people read and compare such files.
         lines = [
             f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False, default=np.ndarray.tolist)}"
@@ -150,10 +157,10 @@ class LinearModel:
             raise InputError(f"{source} is not an adfs model: it is not JSON, or was cut short") from None
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise InputError(f"{source} is not an adfs model")
-        if content.get("version") not in (_VERSION, _PACKED_VERSION):
+        if content.get("version") not in (_VERSION, _PACKED_VERSION, _ENCODED_VERSION):
             raise InputError(
                 f"{source} is an adfs model of version {content.get('version')!r}, this program reads "
-                f"versions {_VERSION} and {_PACKED_VERSION}; update adfs or fit again"
+                f"versions {_VERSION} to {_ENCODED_VERSION}; update adfs or fit again"
             )
         # Whatever a damaged or forged file contains, the reader sees one sentence.
         try:
@@ -205,6 +212,10 @@ class LinearModel:
         if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
             raise ValueError("a coefficient is not finite")
         entries |= {"intercept": intercept, "feature_names": None if names is None else tuple(names)}
+        if content["version"] == _ENCODED_VERSION:
+            entries["encoding"] = Encoding.from_entries(content["encoding"])
+            if entries["encoding"].feature_names != entries["feature_names"]:
+                raise ValueError("the encoding and feature_names do not fit together")
         return cls(coef=coef, link=link, **entries)
 
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
 import os
 import re
-import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.data.table import Matrix, ReadOptions, Table, align, as_number, split_columns
+from adfs.data.frames import read_csv, read_parquet, split_columns
+from adfs.data.joint_encoding import encode_tables
+from adfs.data.table import Matrix, RawTable, ReadOptions, Table, align, as_number
 from adfs.errors import InputError, unknown_name
 from adfs.files import machine_memory, open_bytes, read_arrays
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # The arrays of a CSR matrix, as `scipy.sparse.save_npz` names them.
 _CSR = ("data", "indices", "indptr", "shape")
@@ -228,152 +222,29 @@ def _fault(text: str) -> str | None:
     return None
 
 
-def read_csv(path: Path) -> tuple[pd.DataFrame, bool]:
-    """Return the columns of a text file, and whether its first line has their names.
-
-    Columns may be separated by commas, semicolons, tabs, bars or blanks.
-    """
-    import pandas as pd
-
-    # The text is read at once: its first lines decide the separator and whether there are names.
-    with open_bytes(path) as stream:
-        content = stream.read().removeprefix(b"\xef\xbb\xbf")
-    if b"\x00" in content:
-        raise InputError(f"{path} is not CSV: it holds bytes that are not text")
-    first = next((line for line in io.BytesIO(content) if line.strip()), b"")
-    if not first:
-        raise InputError(f"{path} is empty")
-    separator = _separator(content)
-    fields = _fields(first, separator)
-    # A first line of numbers only is a sample.
-    named = not all(as_number(field) is not None for field in fields)
-    # A line with too many fields is an error; pandas only warns if all lines have them.
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame = pd.read_csv(
-                io.BytesIO(content),
-                sep=r"\s+" if separator == " " else separator,
-                skipinitialspace=True,
-                header=0 if named else None,
-                index_col=False,
-                low_memory=False,
-            )
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not CSV in UTF-8: it holds bytes that are not text") from None
-    except pd.errors.ParserWarning:
-        raise InputError(f"{path}: the lines have more fields than the first one ({len(fields)})") from None
-    except pd.errors.ParserError as error:
-        match = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
-        if match:
-            raise InputError(
-                f"{path}: line {match[2]} has {match[3]} fields, {match[1]} were expected"
-            ) from None
-        raise InputError(f"{path} cannot be read as CSV: {' '.join(str(error).split())}") from None
-    except ValueError:  # its message may contain values of the file, which stay in this process
-        raise InputError(f"{path} cannot be read as CSV") from None
-    # pandas renames columns that have the same name, so the text is checked.
-    if named:
-        _check_first_line(fields, frame, path)
-        twice = next((field for field in fields if fields.count(field) > 1), None)
-        if twice is not None:
-            raise InputError(f"{path}: two columns are named {twice!r}")
-        frame = frame.rename(columns=str.strip)
-    return frame, named
-
-
-def read_parquet(path: Path) -> tuple[pd.DataFrame, bool]:
-    """Return the columns of a parquet file, which have names."""
-    import pandas as pd
-
-    with open_bytes(path) as stream:
-        content = stream.read()
-    try:
-        return pd.read_parquet(io.BytesIO(content), engine="pyarrow"), True
-    except ImportError:
-        raise InputError(f"reading {path} needs pyarrow: pip install pyarrow") from None
-    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
-        raise InputError(
-            f"{path} is not a parquet file, or is damaged: {str(error).splitlines()[0]}"
-        ) from None
-
-
-def _separator(content: bytes) -> str:
-    """Return the separator of the columns: equally often on every line, and with numbers between."""
-    head = b"".join(itertools.islice(io.BytesIO(content), 20))
-    # Each separator is tried on the first lines.
-    lines = [line for line in head.splitlines() if line.strip()]
-    best, separator = (False, -1.0), ","
-    for mark in (",", ";", "\t", "|", " "):  # of two that are equally good, the more usual one
-        rows = [_fields(line, mark) for line in lines]
-        if len(rows[0]) == 1:
-            continue
-        numeric = [as_number(field) is not None for row in rows[1:] or rows for field in row]
-        merit = (len({len(row) for row in rows}) == 1, sum(numeric) / len(numeric))
-        if merit > best:
-            best, separator = merit, mark
-    return separator
-
-
-def _fields(line: bytes, separator: str) -> list[str]:
-    text = line.decode("utf-8", "replace")
-    if separator == " ":
-        return [field.strip('"') for field in text.split()]
-    try:
-        fields = next(csv.reader([text], delimiter=separator, skipinitialspace=True))
-    except csv.Error:  # a very long line without this separator
-        return [text]
-    return [field.strip() for field in fields]
-
-
-def _check_first_line(fields: list[str], frame: pd.DataFrame, path: Path) -> None:
-    """Raise if the first line, taken for names, looks like a sample.
-
-    It does if it has numbers where the other lines have them, and either a text that occurs below it, too, or
-    numbers that cannot be the numbers of columns, because they are not whole or do not ascend.
-    """
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    # Each name of the first line with its column, and whether that holds numbers.
-    columns = [frame.iloc[:, place] for place in range(frame.shape[1])]
-    pairs = [
-        (field, values, is_numeric_dtype(values) and not is_bool_dtype(values))
-        for field, values in zip(fields, columns, strict=False)
-    ]
-    numbers = [field for field, _, numeric in pairs if numeric and field]
-    if len(frame) == 0 or None in map(as_number, numbers):
-        return
-    repeated = any(values.astype(str).eq(field).any() for field, values, numeric in pairs if not numeric)
-    values = [float(number) for number in numbers]
-    numbered = all(value.is_integer() for value in values) and all(a < b for a, b in pairwise(values))
-    if repeated or not numbered:
-        raise InputError(
-            f"{path} has no line of names: its first line looks like the other lines; put a line with the "
-            "names of the columns above it (or, if that line has the names, replace those that are numbers)"
-        )
-
-
 def check_name(name: str) -> None:
-    """Raise for names that are not those of files on a disk."""
-    if name == "-":
-        raise InputError("standard input (-) is not read; save it to a file first")
+    """Raise for addresses and zip archives, which are not read."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name):
         raise InputError(f"{name} is an address, and only files on a disk are read; download it first")
     if name.lower().endswith(".zip"):
         raise InputError(f"{name} is a zip archive; unpack it first")
 
 
-def read_table(path: str | os.PathLike[str], options: ReadOptions = _ANY_FILE) -> Table:
-    """Read one file; `align` decides afterwards whether columns of LIBSVM text count from 0 or 1."""
+def read_raw(path: str | os.PathLike[str], options: ReadOptions = _ANY_FILE) -> Table | RawTable:
+    """Read one file; `encode_tables` makes features of the columns of CSV and parquet.
+
+    `align` decides afterwards whether columns of LIBSVM text count from 0 or 1.
+    """
     check_name(os.fspath(path))
     path = Path(path)
     form = options.form_of(path)
+    table: Table | RawTable
     if form == "libsvm":
         table = read_libsvm(path)
     elif form == "npz":
         table = read_npz(path, labels_needed=options.labels_needed)
     else:
-        frame, named = read_csv(path) if form == "csv" else read_parquet(path)
+        frame, named = (read_csv if form == "csv" else read_parquet)(path, options)
         table = split_columns(path, frame, named, options)
     # LIBSVM text has no columns of weights or offsets, and an archive has its own.
     if options.weight is not None and table.weights is None:
@@ -383,10 +254,15 @@ def read_table(path: str | os.PathLike[str], options: ReadOptions = _ANY_FILE) -
     return table
 
 
+def read_table(path: str | os.PathLike[str], options: ReadOptions = _ANY_FILE) -> Table:
+    """Read one file, and find the encoding of its columns from it alone."""
+    return encode_tables([read_raw(path, options)], options)[0]
+
+
 def read_tables(paths: Sequence[str | os.PathLike[str]], options: ReadOptions = _ANY_FILE) -> list[Table]:
     """Read several files and bring them to the same columns."""
     return align(
-        [read_table(path, options) for path in paths],
+        encode_tables([read_raw(path, options) for path in paths], options),
         n_features=options.n_features,
         index_base=options.index_base,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,13 +19,16 @@ from adfs.files import COMPRESSED_SUFFIXES, machine_memory
 if TYPE_CHECKING:
     import pandas as pd
 
+    from adfs.data.encoding import Encoding
+
 Matrix = Any  # np.ndarray or scipy.sparse.csr_array; scipy's types cannot say "either, of float64"
 
-#: Format -> the endings of its files. Files with other endings are read as LIBSVM text, which often has none.
+#: Format -> the endings of its files; "-" is standard input. Files with other endings are read as LIBSVM
+#: text, which often has none.
 FORMATS = {
     "libsvm": (".svm", ".libsvm", ".svmlight", ".txt", ".t"),
     "npz": (".npz",),
-    "csv": (".csv", ".tsv"),
+    "csv": (".csv", ".tsv", "-"),
     "parquet": (".parquet", ".pq"),
 }
 
@@ -46,6 +49,21 @@ class ReadOptions:
         0 or 1, for LIBSVM text.
     labels_needed, offset_needed : bool
         Whether a file without labels, or without the offsets that ``offset`` names, is refused.
+    drop, columns : str or sequence of str, optional
+        The columns to leave out, or those to keep; text is a list with commas.
+    categories : str or sequence of str, optional
+        The columns of numbers that are names of something, such as postal codes.
+    missing : str
+        ``"mean"`` (missing numbers become the mean, and an indicator column marks them) or ``"error"``.
+    reference_levels : bool
+        Whether the most frequent level of a category has no column, so that coefficients are differences from
+        it.
+    no_header : bool
+        Whether the first line of CSV is a sample, although it is not all numbers.
+    decimal : str
+        The decimal mark of CSV, a point or a comma.
+    part : pair of int, optional
+        (k, n): the k-th of n parts of a folder of parquet files.
     """
 
     form: str = "auto"
@@ -56,8 +74,20 @@ class ReadOptions:
     labels_needed: bool = True
     offset: str | None = None
     offset_needed: bool = True
+    drop: str | Sequence[str] | None = None
+    columns: str | Sequence[str] | None = None
+    categories: str | Sequence[str] | None = None
+    missing: str = "mean"
+    reference_levels: bool = False
+    no_header: bool = False
+    decimal: str = "."
+    part: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
+        if self.decimal not in (".", ","):
+            raise InputError(f"--decimal must be a point or a comma, got {self.decimal!r}")
+        if self.missing not in ("mean", "error"):
+            raise InputError(f"--missing must be mean or error, got {self.missing!r}")
         if self.form != "auto" and self.form not in FORMATS:
             raise unknown_name("format", self.form, ("auto", *FORMATS))
         if self.index_base not in (None, 0, 1):
@@ -74,12 +104,51 @@ class ReadOptions:
         """Return the format of a file, by the ending of its name unless it was given."""
         if self.form != "auto":
             return self.form
+        if path.is_dir():
+            return "parquet"
         # data.svm.bz2 has the format of data.svm.
         suffixes = [suffix.lower() for suffix in path.suffixes]
         if suffixes and suffixes[-1] in COMPRESSED_SUFFIXES:
             suffixes.pop()
-        last = suffixes[-1] if suffixes else ""
+        last = suffixes[-1] if suffixes else str(path)
         return next((form for form, endings in FORMATS.items() if last in endings), "libsvm")
+
+
+def listed_names(names: str | Sequence[str] | None) -> list[str]:
+    """Return the names of an option such as ``--drop a,b``; a name with a comma stands in quotes.
+
+    >>> listed_names('a, "b, c"'), listed_names(None)
+    (['a', 'b, c'], [])
+    """
+    if isinstance(names, str):
+        return [name.strip() for name in next(csv.reader([names], skipinitialspace=True))]
+    return [str(name) for name in names or ()]
+
+
+@dataclass(frozen=True, eq=False)
+class RawTable:
+    """The columns of one file, before an `adfs.data.Encoding` makes features of them.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        The columns of features.
+    y, weights, source, offset, offset_name
+        As in `Table`.
+    named : bool
+        Whether the file has names of columns; otherwise they are numbers, counted from 0.
+    dropped : tuple of str
+        The columns that were left out.
+    """
+
+    frame: pd.DataFrame
+    y: np.ndarray | None
+    weights: np.ndarray | None
+    source: str
+    named: bool
+    dropped: tuple[str, ...]
+    offset: np.ndarray | None = None
+    offset_name: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +174,10 @@ class Table:
         Is added to xᵀθ + b.
     offset_name : str or None
         The column or array that the offsets were read from.
+    encoding : Encoding or None
+        How the columns became features; None if they are the features.
+    notes : tuple of str
+        Sentences about cells that the encoding does not know.
     """
 
     X: Matrix
@@ -116,6 +189,8 @@ class Table:
     index_base: int | None = None
     offset: np.ndarray | None = None
     offset_name: str | None = None
+    encoding: Encoding | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def n_samples(self) -> int:
@@ -263,121 +338,9 @@ def labels_for(y: np.ndarray, task: str, loss: str, source: str) -> np.ndarray:
     return np.where(y == classes[1], 1.0, -1.0)
 
 
-# --------------------------------------------------------------------------- columns
-
-
-def split_columns(path: Path, frame: pd.DataFrame, named: bool, options: ReadOptions) -> Table:
-    """Return the table of a file's columns, which have names or not.
-
-    A column is asked for by its name, or by its number counted from 0 (from the end if negative). If none is
-    asked for, the labels are the column named label, target, y or class.
-    """
-    if len(frame) == 0:
-        raise InputError(f"{path} holds no samples")
-    columns = [str(column) for column in frame.columns]
-    frame.columns = columns
-    label_column = _find(columns, options.label, path, "label", options.labels_needed, named)
-    weight_column = offset_column = None
-    if options.weight is not None:
-        weight_column = _find(columns, options.weight, path, "weight", options.labels_needed, named)
-    if options.offset is not None:
-        offset_column = _find(columns, options.offset, path, "offset", options.offset_needed, named)
-    features = [column for column in columns if column not in (label_column, weight_column, offset_column)]
-    if not features:
-        raise InputError(f"{path} has no column besides the label")
-    # One column after the other: an error names the first one that does not hold numbers.
-    X = np.column_stack([_numeric(frame[column], column, path) for column in features])
-    return Table(
-        np.ascontiguousarray(X),
-        None if label_column is None else _labels(frame[label_column], label_column, path),
-        None if weight_column is None else _numeric(frame[weight_column], weight_column, path),
-        str(path),
-        feature_names=tuple(features) if named else None,
-        offset=None if offset_column is None else _numeric(frame[offset_column], offset_column, path),
-        offset_name=offset_column,
-    )
-
-
-def _find(
-    columns: list[str], wanted: str | None, path: Path, role: str, needed: bool, named: bool
-) -> str | None:
-    """Return the name of the column with a role, None if it is neither there nor needed."""
-    if wanted is None:
-        usual = ("label", "target", "y", "class")
-        candidates = [column for column in columns if column.lower() in usual] if named else []
-        if len(candidates) == 1:
-            return candidates[0]
-        if not needed:
-            return None
-        reason = "several columns could be the label"
-        if not candidates:
-            reason = "no column is named label, target, y or class"
-        if len(columns) == 1:
-            raise InputError(
-                f"{path} has one column only, {columns[0]!r}; separate columns by commas, semicolons, tabs, "
-                "bars or blanks"
-            )
-        raise InputError(f"{path}: {reason}; say which with --{role}: {_listed(columns)}")
-    # A name first: a column may be called 0.
-    if wanted in columns and named:
-        return wanted
-    if re.fullmatch(r"-?\d+", wanted) and -len(columns) <= int(wanted) < len(columns):
-        return columns[int(wanted)]
-    if not needed:
-        return None
-    raise InputError(f"{path} has no column {wanted!r}; its columns are {_listed(columns)}")
-
-
-def _listed(columns: list[str]) -> str:
-    return ", ".join(columns[:12]) + (f", … ({len(columns)} in all)" if len(columns) > 12 else "")
-
-
-def _numeric(values: pd.Series, name: str, path: Path) -> np.ndarray:
-    """Return a column as numbers; raise if it holds text, or has missing or infinite entries."""
-    from pandas.api.types import is_bool_dtype, is_complex_dtype, is_numeric_dtype
-
-    if not (is_numeric_dtype(values) or is_bool_dtype(values)) or is_complex_dtype(values):
-        # The row is reported, not its text.
-        for row, value in enumerate(values):
-            if as_number(str(value)) is None:
-                raise InputError(
-                    f"{path}: column {name!r} holds text in data row {row + 1}; turn it into numbers first"
-                )
-        raise InputError(f"{path}: column {name!r} holds {values.dtype} values, not numbers")
-    # Missing values become NaN, which is refused below.
-    out = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    if not np.isfinite(out).all():
-        row = int(np.flatnonzero(~np.isfinite(out))[0])
-        raise InputError(
-            f"{path}: column {name!r} is missing, NaN or infinite in data row {row + 1}; "
-            "clean or impute it first"
-        )
-    return out
-
-
-def _labels(values: pd.Series, name: str, path: Path) -> np.ndarray:
-    """Return the labels as numbers, or as text; raise if some are numbers and others are not."""
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    if values.isna().any():
-        row = int(np.flatnonzero(values.isna().to_numpy())[0])
-        raise InputError(f"{path}: the label {name!r} is missing in data row {row + 1}")
-    if is_numeric_dtype(values) and not is_bool_dtype(values):
-        return _numeric(values, name, path)
-    # Labels may be text, or numbers that were read as text.
-    texts = [str(value) for value in values]
-    numeric = [as_number(text) is not None for text in texts]
-    if any(numeric) and not all(numeric):
-        raise InputError(
-            f"{path}: the label {name!r} mixes numbers and text: a number in data row "
-            f"{numeric.index(True) + 1}, text in data row {numeric.index(False) + 1}"
-        )
-    return np.array([float(text) for text in texts]) if all(numeric) else np.array(texts, dtype=np.str_)
-
-
-def as_number(word: str) -> float | None:
+def as_number(word: str, decimal: str = ".") -> float | None:
     """Return the number that a word is, None for other words; ``1_000`` is none."""
     try:
-        return None if "_" in word else float(word)
+        return None if "_" in word else float(word.replace(decimal, "."))
     except ValueError:
         return None

@@ -412,6 +412,10 @@ def _with_paths(table: TomlTable, base: Path) -> JsonObject:
     source = data.get("source") if isinstance(data, Mapping) else None
     if isinstance(source, str) and is_data_file(source):
         check_name(source)  # before an address looks like a path
+        if source == "-":
+            raise InputError(
+                "a comparison reads its data again and again, which standard input (-) does not allow"
+            )
         values["data"] = {**values["data"], "source": str(base / source)}
     if isinstance(network, str) and is_graph_file(network):
         values["network"] = str(base / network)

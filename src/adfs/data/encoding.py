@@ -1,0 +1,263 @@
+"""How the columns of a table become features: numbers, categories, missing values.
+
+`adfs.data.find_encoding` finds an encoding from tables. A model keeps its encoding for later tables.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+
+from adfs.data.cells import Cells, first_row
+from adfs.data.frames import listed
+from adfs.data.table import Matrix, RawTable, Table
+from adfs.errors import InputError
+from adfs.files import JsonObject
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: A level with fewer rows than this is rare.
+RARE_ROWS = 3
+OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column becomes features.
+
+    Attributes
+    ----------
+    name : str
+    kind : str
+        ``"number"``, ``"category"``, or ``"empty"`` if all values are missing; an empty column is left out.
+    mean : float or None
+        Replaces missing numbers.
+    missing : int
+        The number of missing values. If it is above 0, a feature marks the rows with missing values.
+    levels : tuple of str
+        The levels that have a feature; the last one may be ``"other"``.
+    rare : int
+        The number of rare levels, which count as ``"other"``.
+    reference : str or None
+        The level without a feature.
+    constant : bool
+        Whether all rows have the same value.
+    """
+
+    name: str
+    kind: str = "number"
+    mean: float | None = None
+    missing: int = 0
+    levels: tuple[str, ...] = ()
+    rare: int = 0
+    reference: str | None = None
+    constant: bool = False
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the features: ``income``, ``city=Paris``, ``income is missing``."""
+        if self.kind == "empty":
+            return []
+        names = [self.name] if self.kind == "number" else [f"{self.name}={level}" for level in self.levels]
+        return names + [f"{self.name} is missing"] * (self.missing > 0)
+
+    @property
+    def treatment(self) -> str:
+        """What is done to the column, in a few words."""
+        words = []
+        if self.missing and self.kind != "empty":
+            mean = "" if self.mean is None else f", replaced by {self.mean:.6g}"
+            words.append(f"{self.missing} missing{mean}")
+        if self.rare:
+            words.append(f"{self.rare} rare levels are {OTHER!r}")
+        if self.reference is not None:
+            words.append(f"reference {self.reference}")
+        if self.constant:
+            words.append("constant")
+        return "all values are missing" if self.kind == "empty" else "; ".join(words)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How the columns of a table become features; `find_encoding` finds it.
+
+    Attributes
+    ----------
+    columns : tuple of Column
+    dropped : tuple of str
+        Columns that are left out of every table.
+    no_header : bool
+        Whether the tables have no line of names.
+    decimal : str
+        The decimal mark of the tables.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from adfs.data import find_encoding
+    >>> table = pd.DataFrame({"age": [31, None, 35, 33], "city": ["Paris", "Rome", "Paris", "Paris"]})
+    >>> encoding = find_encoding([table])
+    >>> encoding.feature_names
+    ('age', 'age is missing', 'city=Paris', 'city=other')
+    >>> encoding.transform(table).toarray()[:2].tolist()
+    [[31.0, 0.0, 1.0, 0.0], [33.0, 1.0, 0.0, 1.0]]
+    """
+
+    columns: tuple[Column, ...]
+    dropped: tuple[str, ...] = ()
+    no_header: bool = False
+    decimal: str = "."
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of all features, in their order."""
+        return tuple(name for column in self.columns for name in column.features)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the columns are the features: numbers, none of them missing."""
+        numbers = all(column.kind == "number" and not column.missing for column in self.columns)
+        return numbers and not self.dropped and self.decimal == "."
+
+    def transform(self, frame: pd.DataFrame) -> Matrix:
+        """Return the features of a table, shape (N, d): sparse (CSR) if a column is a category.
+
+        A level that the encoding does not know is ``"other"``. If there were no others, it has no feature.
+        """
+        return self._features(frame, "the table")[0]
+
+    def encode(self, raw: RawTable) -> Table:
+        """Return the table with the features of a file's columns."""
+        X, notes = self._features(raw.frame, raw.source)
+        named, facts = raw.named or not self.plain, (raw.y, raw.weights, raw.source)
+        return Table(
+            X,
+            *facts,
+            feature_names=self.feature_names if named else None,
+            offset=raw.offset,
+            offset_name=raw.offset_name,
+            encoding=None if self.plain else self,
+            notes=tuple(notes),
+        )
+
+    def _features(self, frame: pd.DataFrame, source: str) -> tuple[Matrix, list[str]]:
+        frame = frame.rename(columns=str)
+        absent = next((column.name for column in self.columns if column.name not in frame.columns), None)
+        if absent is not None:
+            raise InputError(f"{source} has no column {absent!r}, which the model wants")
+        blocks: list[Matrix] = []
+        notes: list[str] = []
+        for column in self.columns:
+            if column.kind == "empty":
+                continue
+            cells = Cells(frame[column.name], self.decimal)
+            if column.kind == "number":
+                blocks.append(_number_features(column, cells, source))
+                continue
+            block, unknown = _category_features(column, cells)
+            blocks.append(block)
+            if unknown:
+                place = OTHER if OTHER in column.levels else f"{column.reference or 'no level'}"
+                notes.append(
+                    f"{source}: column {column.name!r} has rare, missing or unknown levels in {unknown} "
+                    f"rows, which count as {place}"
+                )
+        if any(sp.issparse(block) for block in blocks):
+            return sp.csr_array(sp.hstack([sp.csr_array(block) for block in blocks], format="csr")), notes
+        return np.ascontiguousarray(np.column_stack(blocks)), notes
+
+    # ------------------------------------------------------------------ for people, and for files
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about what was replaced or left out."""
+        numbers = [column.name for column in self.columns if column.kind == "number" and column.missing]
+        rare = [column.name for column in self.columns if column.rare]
+        empty = [column.name for column in self.columns if column.kind == "empty"]
+        sentences = {
+            "missing numbers are replaced by the mean, with a feature that marks them, in": numbers,
+            f"levels with fewer than {RARE_ROWS} rows count as {OTHER!r} in": rare,
+            "left out, because all values are missing:": empty,
+        }
+        return [f"{words} {listed(names)}" for words, names in sentences.items() if names]
+
+    def __str__(self) -> str:
+        """Return a table with one line per column."""
+        rows = [("column", "kind", "features", "treatment")]
+        rows += [(c.name, c.kind, str(len(c.features)), c.treatment) for c in self.columns]
+        rows += [(name, "dropped", "0", "") for name in self.dropped]
+        widths = [max(len(row[k]) for row in rows) for k in range(3)]
+        return "\n".join(
+            "  ".join(
+                [*(f"{word:<{width}}" for word, width in zip(row, widths, strict=False)), row[3]]
+            ).rstrip()
+            for row in rows
+        )
+
+    def to_entries(self) -> JsonObject:
+        """Return the entries of a model file; what has its default is left out."""
+        columns = [
+            {name: value for name, value in vars(column).items() if value != getattr(Column, name, None)}
+            for column in self.columns
+        ]
+        return {**vars(self), "columns": columns}
+
+    @classmethod
+    def from_entries(cls, entries: JsonObject) -> Encoding:
+        """Return the encoding of a model file's entries; `ValueError` or `TypeError` if they are wrong."""
+        found = []
+        for entry in entries["columns"]:
+            texts = (entry["name"], *entry.get("levels", ()), entry.get("reference") or "")
+            counts, mean = (entry.get("missing", 0), entry.get("rare", 0)), entry.get("mean")
+            column = Column(**entry | {"levels": texts[1:-1]})
+            # A number with missing values needs a mean; categories and empty columns have none.
+            finite = mean is not None and math.isfinite(mean)
+            if not (
+                column.kind in ("number", "category", "empty")
+                and all(isinstance(text, str) for text in texts)
+                and all(isinstance(count, int) and count >= 0 for count in counts)
+                and (finite if column.kind == "number" and column.missing else mean is None)
+            ):
+                raise ValueError("a column of the encoding is not described as columns are")
+            found.append(column)
+        dropped = tuple(str(name) for name in entries["dropped"])
+        if entries["decimal"] not in (".", ","):
+            raise ValueError("the decimal mark must be a point or a comma")
+        return cls(tuple(found), dropped, bool(entries["no_header"]), entries["decimal"])
+
+
+def _number_features(column: Column, cells: Cells, source: str) -> np.ndarray:
+    """Return a column of numbers, and one that marks missing values if there were any; shape (N, 1 or 2)."""
+    values, trouble = cells.numbers, cells.trouble
+    holes = np.isnan(values)
+    # Truth values have numbers, too: the models of earlier versions take them.
+    text = first_row(cells.text & holes)
+    if text is not None:
+        trouble = f"holds text in data row {text + 1}, and numbers in the training data"
+    elif column.mean is None and holes.any():
+        trouble = f"is missing in data row {int(np.argmax(holes)) + 1}, and never in the training data"
+    if trouble:
+        raise InputError(f"{source}: column {column.name!r} {trouble}")
+    if column.mean is None:
+        return values[:, None]
+    return np.column_stack([np.where(holes, column.mean, values), holes])
+
+
+def _category_features(column: Column, cells: Cells) -> tuple[Matrix, int]:
+    """Return one column per level, and how many rows have a level without one of its own."""
+    places = {level: place for place, level in enumerate(column.levels)}
+    other = places.get(OTHER, -1)
+    # The place of each different word, and last that of missing values, whose code is −1.
+    codes, words = cells.words
+    found = [places.get(word, -1 if word == column.reference else other) for word in words]
+    place = np.array([*found, len(places) if column.missing else other])[codes]
+    unknown = np.array([*(word not in (*places, column.reference) for word in words), not column.missing])
+    kept = place >= 0
+    starts = np.concatenate([[0], np.cumsum(kept)])
+    rows = sp.csr_array((np.ones(starts[-1]), place[kept], starts), shape=(len(codes), len(column.features)))
+    return rows, int(unknown[codes].sum())
