@@ -201,7 +201,7 @@ def _read_files(cluster: Cluster, request: FitRequest) -> tuple[list[Table], lis
     # The placement puts neighbouring nodes into one process where it can.
     nodes = place_together(cluster, network).block(cluster.rank).tolist()
     # The nodes have a file each, or a part of the rows of a folder, which all ranks must see alike.
-    folder = Path(names[0]) if len(set(names)) == 1 else None
+    folder = Path(names[0]) if len(request.files) == 1 and len(set(names)) == 1 else None
     if folder is not None:
         content = cluster.attempt("to read the folder", partial(folder_content, folder))
         cluster.same(lambda: content)
@@ -259,14 +259,15 @@ def _read(
     """Read the files of this process, or parts of a folder; all processes agree on the columns."""
     why = "to read the files"
 
+    # An error of one rank is raised on all of them.
+    read_options = cluster.attempt(why, lambda: ReadOptions(**dataclasses.asdict(reading)))
+
     def read() -> list[Table | RawTable]:
-        read_options = ReadOptions(**dataclasses.asdict(reading))
         return [read_raw(name, dataclasses.replace(read_options, part=part)) for name, part in names]
 
-    # An error of one rank is raised on all of them.
     files = cluster.attempt(why, read)
     try:
-        raw = encode_tables(files, ReadOptions(**dataclasses.asdict(reading)), cluster.allgather)
+        raw = encode_tables(files, read_options, cluster.allgather)
     except InputError as error:  # the same in all processes
         raise RefusalError(str(error)) from None
     for note in [] if raw[0].encoding is None else raw[0].encoding.notes:

@@ -74,7 +74,7 @@ class Column:
             mean = "" if self.mean is None else f", replaced by {self.mean:.6g}"
             words.append(f"{self.missing} missing{mean}")
         if self.rare:
-            words.append(f"{self.rare} rare levels are {OTHER!r}")
+            words.append(f"{self.rare} rare level{' is' if self.rare == 1 else 's are'} {OTHER!r}")
         if self.reference is not None:
             words.append(f"reference {self.reference}")
         if self.constant:

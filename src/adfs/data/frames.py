@@ -134,21 +134,18 @@ def _read_folder(path: Path, part: tuple[int, int]) -> pd.DataFrame:
     import pyarrow as pa
 
     schema, pieces = _pieces(path)
-    ends = np.cumsum([count for _, count in pieces])
-    if not len(ends):
+    if not pieces:
         raise InputError(f"{path} holds no parquet files")
-    # The parts are those that a partition into contiguous rows makes.
-    rows = np.array_split(np.arange(ends[-1]), part[1])[part[0]]
-    first, last = (int(rows[0]), int(rows[-1]) + 1) if rows.size else (0, 0)
-    tables = [
-        piece.to_table(schema=schema).slice(
-            max(first - (end - count), 0), min(last, end) - max(first, end - count)
-        )
-        for (piece, count), end in zip(pieces, ends.tolist(), strict=True)
-        if end > first and end - count < last
-    ]
-    joined = pa.concat_tables(tables) if tables else schema.empty_table()
-    frame: pd.DataFrame = joined.to_pandas()
+    # The parts are those of `numpy.array_split`, as in a partition into contiguous rows.
+    size, larger = divmod(sum(count for _, count in pieces), part[1])
+    first, last = (k * size + min(k, larger) for k in (part[0], part[0] + 1))
+    tables, start = [schema.empty_table()], 0
+    for piece, count in pieces:
+        low, high = max(first - start, 0), min(last - start, count)
+        if low < high:
+            tables.append(piece.to_table(schema=schema).slice(low, high - low))
+        start += count
+    frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
     return frame
 
 
@@ -218,6 +215,7 @@ def split_columns(path: Path, frame: pd.DataFrame, named: bool, options: ReadOpt
     """
     if len(frame) == 0:
         raise InputError(f"{path} holds no samples")
+    source = f"{path}, part {options.part[0] + 1} of {options.part[1]}" if options.part else str(path)
     columns = [str(column) for column in frame.columns]
     twice = next((column for column in columns if columns.count(column) > 1), None)
     if twice is not None:
@@ -242,7 +240,7 @@ def split_columns(path: Path, frame: pd.DataFrame, named: bool, options: ReadOpt
         frame[features],
         None if label_column is None else _labels(frame[label_column], label_column, path),
         None if weight_column is None else _numeric(frame[weight_column], weight_column, path),
-        str(path),
+        source,
         named,
         tuple(column for column in others if column not in features),
         offset=None if offset_column is None else _numeric(frame[offset_column], offset_column, path),

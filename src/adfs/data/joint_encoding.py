@@ -38,7 +38,11 @@ def encode_tables(
     raw = [table for table in tables if isinstance(table, RawTable)]
     frames, sources = [table.frame for table in raw], [table.source for table in raw]
     encoding = find_encoding(frames, options, gather=gather, sources=sources)
-    encoding = dataclasses.replace(encoding, dropped=raw[0].dropped if raw else ())
+    # The files may differ in the columns that are left out.
+    dropped = {
+        name for part in gather([list(table.dropped) for table in raw]) for names in part for name in names
+    }
+    encoding = dataclasses.replace(encoding, dropped=tuple(sorted(dropped)))
     return [encoding.encode(table) if isinstance(table, RawTable) else table for table in tables]
 
 
