@@ -80,6 +80,12 @@ def accuracy(y: np.ndarray, predicted: np.ndarray, weights: np.ndarray, totals: 
     return float(right / total) if total > 0.0 else 0.0
 
 
+def mean_score(scores: np.ndarray, weights: np.ndarray, totals: Totals = _sums) -> float:
+    """Return the weighted mean of the scores (N,) of samples."""
+    total, summed = totals([weights, weights * scores])
+    return float(summed / total) if total > 0.0 else 0.0
+
+
 def explained_share(
     deviances: Callable[[np.ndarray, Any], np.ndarray],
     y: np.ndarray,

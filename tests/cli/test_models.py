@@ -156,7 +156,7 @@ def test_fit_command_chooses_the_penalty_by_cross_validation(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--C-grid", "1"], "--C-grid and --alpha-grid are for cross-validation: add --cv 5"),
+        (["--C-grid", "1"], "--C-grid, --alpha-grid and --scoring are for cross-validation: add --cv 5"),
         (["--cv", "3", "--alpha-grid", "1"], "the loss 'logistic' takes --C-grid, not --alpha-grid"),
         (
             ["--cv", "3", "--C-grid", "1,x"],

@@ -173,16 +173,18 @@ def _estimator(request: FitRequest) -> tuple[Estimator, Estimator | Search]:
         raise InputError(error.with_options(options.option_names())) from None
     if search.cv is None:
         return estimator, estimator
-    searches = ADFSRegressorCV if regression else ADFSClassifierCV
-    return estimator, searches(*_grid(model.loss, search), cv=search.cv, estimator=estimator)
+    searches, grid = ADFSRegressorCV if regression else ADFSClassifierCV, _grid(model.loss, search)
+    return estimator, searches(*grid, cv=search.cv, scoring=search.scoring, estimator=estimator)
 
 
-def _grid(loss: str, search: options.SearchOptions) -> list[list[float]]:
-    """Return the grid of weights that cross-validation tries in a list, which is empty for its own grid."""
+def _grid(loss: str, search: options.SearchOptions) -> list[list[float] | int]:
+    """Return the grid that cross-validation tries, or its size, in a list; the list is empty for neither."""
     # The grid of the other task is an error, as -C for a regression is.
     text = options.penalty_weight(loss, search, ("C_grid", "alpha_grid"))
     if text is None:
         return []
+    if text.isdigit() and int(text) > 0:
+        return [int(text)]
     option = "--C-grid" if search.C_grid is not None else "--alpha-grid"
     return [options.read_numbers(option, text, float, "0.01,0.1,1")]
 
@@ -408,7 +410,7 @@ def _search_summary(search: Search) -> JsonObject:
     ]
     facts = {
         "folds": len(search.scores_),
-        "score": search.best_estimator_._loss().score,
+        "score": search.scoring or search.best_estimator_._loss().score,
         "unfinished": search.n_unfinished_,
     }
     return {name: getattr(search, f"{name}_"), "cv": facts | {"tried": tried}}

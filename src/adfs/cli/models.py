@@ -101,8 +101,8 @@ def _check_combinations(
     if model.tau == "measure" and not over_mpi:
         raise InputError("--tau measure measures messages between ranks: start several with mpiexec -n")
     options.check_figure("--timeline", output.timeline)
-    if search.cv is None and (search.C_grid or search.alpha_grid):
-        raise InputError("--C-grid and --alpha-grid are for cross-validation: add --cv 5")
+    if search.cv is None and (search.C_grid or search.alpha_grid or search.scoring):
+        raise InputError("--C-grid, --alpha-grid and --scoring are for cross-validation: add --cv 5")
     if model.inference and output.out is None:
         raise InputError("--summary prints a table: give the file of the model with --out")
     if output.robust and not model.inference:
@@ -158,11 +158,12 @@ def _write(fitted: Fitted, output: options.FitOutputOptions, summary: bool) -> N
 def _score_table(summary: JsonObject) -> str:
     """Return the scores of cross-validation: the mean of each weight tried, and the extremes of the folds."""
     search, name = summary["cv"], "C" if "C" in summary else "alpha"
-    lines = [f"{name:>10}{search['score']:>10}{'lowest':>10}{'highest':>10}"]
+    width = max(10, len(search["score"]) + 2)
+    lines = [f"{name:>10}{search['score']:>{width}}{'lowest':>{width}}{'highest':>{width}}"]
     for entry in search["tried"]:
         # The mean over the folds, and their extremes.
         scores = entry["score"], min(entry["scores"]), max(entry["scores"])
-        lines.append(f"{entry[name]:>10g}" + "".join(f"{score:>10.4f}" for score in scores))
+        lines.append(f"{entry[name]:>10g}" + "".join(f"{score:>{width}.4f}" for score in scores))
     return "\n".join(lines)
 
 

@@ -187,13 +187,16 @@ class SearchOptions:
     """Cross-validation over the weight of the penalty.
 
     cv: Choose -C or --alpha with so many folds, drawn inside each node's rows.
-    C_grid: With --cv: the values of C to try, 0.01,0.1,1.
-    alpha_grid: With --cv: the values of alpha to try.
+    C_grid: With --cv: the values of C to try, 0.01,0.1,1; with --l1-ratio also how many, 20.
+    alpha_grid: With --cv: the values of alpha to try, or how many.
+    scoring: With --cv: neg_log_loss, neg_mean_squared_error, neg_mean_poisson_deviance, … instead of the
+        share of right classes, R² or D².
     """
 
     cv: int | None = option(None, least=2)
     C_grid: str | None = None
     alpha_grid: str | None = None
+    scoring: str | None = None
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from sklearn.utils.validation import check_is_fitted
 from adfs.errors import InputError
 from adfs.estimators.base import LinearEstimator, Prepared, check_alike, positive
 from adfs.estimators.linear import ADFSClassifier, ADFSRegressor
+from adfs.estimators.paths import fold_score, penalty_grid
 from adfs.estimators.pipeline import FittedModel, Start, fit_model
-from adfs.estimators.solver import LocalData, ModelSpec, Solver, row_products
-from adfs.prediction import accuracy, explained_share, predicted_classes
+from adfs.estimators.solver import LocalData, ModelSpec, Solver
 from adfs.runtimes import OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.threads import single_threaded
@@ -35,7 +35,9 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
     """The part of a search that does not depend on the task: the grid, the folds, and the final model."""
 
     estimator: Kind | None
+    l1_ratios: Any
     cv: Any
+    scoring: str | None
     best_estimator_: Kind
     _name: str
     _plain: type[Kind]
@@ -83,13 +85,33 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         # Not a clone, which would copy the cluster.
         return type(self.estimator)(**self.estimator.get_params(deep=False))
 
-    def _grid(self) -> list[float]:
-        """Return the weights to try, in the order in which they were given."""
+    def _check(self, base: Kind) -> tuple[list[float], list[float] | int]:
+        """Return the l1 ratios and the weights to try, in their order; a number of weights may be given."""
+        ratios = [base.l1_ratio] if self.l1_ratios is None else _listed(self.l1_ratios)
+        if not ratios:
+            raise InputError(f"l1_ratios must be a list of numbers from 0 to 1, got {self.l1_ratios!r}")
+        for ratio in ratios:
+            loss = base.set_params(l1_ratio=ratio)._spec().loss
+        if self.scoring not in (None, loss.scoring):
+            known = "None" if loss.scoring is None else f"None or {loss.scoring!r}"
+            raise InputError(f"scoring must be {known} for the loss {loss.name!r}, got {self.scoring!r}")
         values = getattr(self, f"{self._name}s")
-        given = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else []
+        if isinstance(values, int | np.integer) and not isinstance(values, bool) and values > 0:
+            return ratios, int(values)
+        given = _listed(values)
         if not given:
-            raise InputError(f"{self._name}s must be a list of numbers above 0, got {values!r}")
-        return [positive(value, f"each of {self._name}s") for value in given]
+            raise InputError(
+                f"{self._name}s must be a list of numbers above 0, or their number, got {values!r}"
+            )
+        return ratios, [positive(value, f"each of {self._name}s") for value in given]
+
+    def _values(self, base: Kind, ready: Prepared, grid: list[float] | int) -> list[float]:
+        """Return the weights to try with the l1 ratio of ``base``."""
+        if not isinstance(grid, int):
+            return grid
+        base.set_params(**{self._name: 1.0})
+        penalties = penalty_grid(grid, ready.data, base._spec(), ready.solver)
+        return [float(value) for value in (penalties if self._name == "alpha" else 1.0 / penalties)]
 
     @single_threaded
     def _fit(
@@ -105,7 +127,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         with getattr(self.estimator, "cluster", None) or OneProcess() as cluster:
             check_alike(cluster, self, X)
             base = cluster.attempt("to check the data", self._base)
-            grid = cluster.attempt("to check the data", self._grid)
+            ratios, grid = cluster.attempt("to check the data", lambda: self._check(base))
             ready = base._prepare(cluster, (X, y, sample_weight, offset), options, nodes)
             data, solver = ready.data, ready.solver
             given = cluster.attempt("to make the folds", lambda: self._given_folds(ready))
@@ -113,21 +135,28 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
             cluster.same(lambda: {"cv": count})
             folds = _folds_inside(ready, int(self.cv)) if given is None else given
             _check_folds(data, folds, ready.spec, solver)
-            fits, paths = _Fits(solver, len(folds) * len(set(grid)) + 1), []
+            grids = [self._values(base.set_params(l1_ratio=ratio), ready, grid) for ratio in ratios]
+            fits, paths = _Fits(solver, len(folds) * sum(len(set(values)) for values in grids) + 1), []
             for number, fold in enumerate(folds):
                 try:
-                    paths.append(self._path(base, ready, fold, grid, fits))
+                    for ratio, values in zip(ratios, grids, strict=True):
+                        base.set_params(l1_ratio=ratio)
+                        paths.append(self._path(base, ready, fold, values, fits))
                 except InputError as error:
                     raise type(error)(f"fold {number} of cv: {error}") from None
-            scores, passes = np.moveaxis(np.array(paths), 2, 0)
+            scores, passes = np.moveaxis(np.array(paths), 2, 0).reshape(2, len(folds), len(ratios), -1)
             # A fit that diverged may have no score. Every score is better than none.
-            best = int(np.argmax(np.nan_to_num(scores.sum(axis=0), nan=-np.inf)))
-            setattr(self, f"{self._name}s_", np.array(grid))
-            setattr(self, f"{self._name}_", grid[best])
-            self.scores_, self.n_unfinished_ = scores, fits.unfinished
-            self.n_iter_ = np.ceil(passes).astype(int)
+            order = np.nan_to_num(scores.sum(axis=0), nan=-np.inf)
+            row, best = (int(place) for place in np.unravel_index(np.argmax(order), order.shape))
+            # As in scikit-learn, arrays have an axis for the l1 ratios if they were given.
+            several = self.l1_ratios is not None
+            setattr(self, f"{self._name}s_", np.array(grids if several and grid != grids[0] else grids[0]))
+            setattr(self, f"{self._name}_", grids[row][best])
+            self.l1_ratio_, self.n_unfinished_ = ratios[row], fits.unfinished
+            self.scores_ = scores if several else scores[:, 0]
+            self.n_iter_ = np.ceil(passes if several else passes[:, 0]).astype(int)
             # The final model starts anew, so that it is the model of a fit with this weight.
-            base.set_params(**{self._name: grid[best]})
+            base.set_params(**{self._name: grids[row][best], "l1_ratio": ratios[row]})
             model = fits.fit(data, base._spec(), None)
             base._set_fitted(model)
         # The search has the fitted attributes of its best estimator.
@@ -152,7 +181,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
             targets = np.empty_like(ready.data.y)
             targets[ready.order] = ready.data.y
             given = given.split(np.zeros((targets.size, 1)), targets)
-        pairs = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
+        pairs = _listed(given)
         if not pairs or any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
             raise InputError(
                 "cv must be a number of folds, a splitter, or a list of (train, test) with at least one of "
@@ -169,16 +198,23 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
             ready.data.take(chosen, count[ready.data.node_starts].astype(np.int64))
             for chosen, count in zip(fold, counts, strict=True)
         )
+        share = 1.0
+        if self._name == "alpha" and base.l1_ratio > 0.0:
+            # As in ElasticNetCV the penalty belongs to the mean of the losses: fewer rows, less of it.
+            weights = ready.data.weights
+            part, whole = ready.solver.totals([weights * fold[0], weights], ready.data.node_starts)
+            share = float(part / whole) if whole > 0.0 else 1.0
         results: dict[float, tuple[float, float]] = {}
         start: Start | None = None
         for value in sorted(set(grid), reverse=self._name == "alpha"):  # the strongest penalty first
             base.set_params(**{self._name: value})
-            spec = replace(base._spec(), inference=False)
+            spec = base._spec()
+            spec = replace(spec, penalty_weight=share * spec.penalty_weight, inference=False)
             model = fits.fit(train, spec, start)
             if model.outcome is Outcome.STOPPED:
                 raise KeyboardInterrupt
             start = model.end
-            results[value] = _score(model, test, spec, ready.solver), model.passes
+            results[value] = fold_score(model, test, spec, ready.solver, self.scoring), model.passes
         return [results[value] for value in grid]
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
@@ -196,10 +232,16 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
 
     Parameters
     ----------
-    Cs : list of float
-        The weights to try.
+    Cs : list of float, or int
+        The weights to try; or how many, with an l1 ratio above 0: a geometric grid from the largest C at
+        which all coefficients are 0 up to a thousand times that, by sums over the nodes.
+        (LogisticRegressionCV's grid of so many values, from 1e-4 to 1e4, does not depend on the data.)
+    l1_ratios : list of float, optional
+        The ``l1_ratio`` is chosen among these too; left out, it is the estimator's.
     cv : int, splitter or iterable of (train, test)
         How many folds, or how this process's rows are split into them: row numbers, or one bool per row.
+    scoring : str, optional
+        ``"neg_log_loss"`` for the logistic loss, as in scikit-learn; left out, the share of right classes.
     estimator : ADFSClassifier, optional
         All other parameters, its cluster among them.
 
@@ -207,9 +249,11 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
     ----------
     C_ : float
         The first of those with the best mean score.
+    l1_ratio_ : float
     Cs_ : ndarray of shape (k,)
-    scores_ : ndarray of shape (n_folds, k)
-    n_iter_ : ndarray of shape (n_folds, k)
+        (n_ratios, k) if both the ratios and a number of values were given.
+    scores_ : ndarray of shape (n_folds, k), or (n_folds, n_ratios, k) with ``l1_ratios``
+    n_iter_ : ndarray of the same shape
         Passes over the data of each fit to a fold.
     n_unfinished_ : int
         How many fits to folds ended above the estimator's ``tol``.
@@ -229,7 +273,9 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
     _plain = ADFSClassifier
 
     Cs: Any = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
+    l1_ratios: Any = field(default=None, kw_only=True)
     cv: Any = field(default=5, kw_only=True)
+    scoring: str | None = field(default=None, kw_only=True)
     estimator: ADFSClassifier | None = field(default=None, kw_only=True)
 
     def decision_function(self, X: Any, offset: Any = None) -> np.ndarray:
@@ -255,16 +301,24 @@ class ADFSRegressorCV(RegressorMixin, PenaltyCV[ADFSRegressor]):  # type: ignore
 
     Scores are R², or D² (the share of the deviance explained) for the losses ``"poisson"`` and ``"gamma"``.
 
+    With an l1 ratio above 0 the folds are penalised as in ElasticNetCV, whose penalty belongs to the mean of
+    the losses: a fit to a fold takes alpha times the fold's share of the weights. Without an ℓ1 term it takes
+    alpha itself, as in RidgeCV.
+
     Parameters
     ----------
-    alphas : list of float
-        The penalties to try.
-    cv, estimator
+    alphas : list of float, or int
+        The penalties to try; or how many, with an l1 ratio above 0: ElasticNetCV's geometric grid from the
+        smallest alpha at which all coefficients are 0 down to 1e-3 of it, by sums over the nodes.
+    scoring : str, optional
+        Minus the mean deviance by scikit-learn's name: ``"neg_mean_squared_error"``, which ElasticNetCV
+        takes, or ``"neg_mean_poisson_deviance"``, ``"neg_mean_gamma_deviance"`` for these losses.
+    l1_ratios, cv, estimator
         As for `ADFSClassifierCV`.
 
     Attributes
     ----------
-    alpha_ : float
+    alpha_, l1_ratio_ : float
     alphas_, scores_, n_iter_, n_unfinished_, best_estimator_
         As for `ADFSClassifierCV`.
     """
@@ -273,7 +327,9 @@ class ADFSRegressorCV(RegressorMixin, PenaltyCV[ADFSRegressor]):  # type: ignore
     _plain = ADFSRegressor
 
     alphas: Any = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3)
+    l1_ratios: Any = field(default=None, kw_only=True)
     cv: Any = field(default=5, kw_only=True)
+    scoring: str | None = field(default=None, kw_only=True)
     estimator: ADFSRegressor | None = field(default=None, kw_only=True)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
@@ -297,6 +353,11 @@ class _Fits:
         self.done += 1
         self.unfinished += model.outcome is not Outcome.CONVERGED
         return model
+
+
+def _listed(values: Any) -> list[Any]:
+    """Return the entries of a list of any kind; none of a number or a text."""
+    return list(values) if isinstance(values, Iterable) and not isinstance(values, str) else []
 
 
 def _masks(pair: Sequence[Any], order: np.ndarray, number: int) -> Fold:
@@ -376,22 +437,3 @@ def _check_folds(data: LocalData, folds: list[Fold], spec: ModelSpec, solver: So
             UserWarning,
             stacklevel=2,
         )
-
-
-def _score(model: FittedModel, test: LocalData, spec: ModelSpec, solver: Solver) -> float:
-    """Return the share of right classes, R² or D², from sums over all nodes."""
-    # Sparse rows of this process may be narrower than those of another one.
-    coef, weights = model.coef[:, : test.X.shape[1]], test.weights
-    margins = row_products(test.X, coef.T, test.node_starts) + model.intercept
-    if test.offset is not None:
-        margins = margins + test.offset.reshape(margins.shape)
-    margins = margins[:, 0] if margins.shape[1] == 1 else margins
-
-    def totals(columns: Sequence[np.ndarray]) -> np.ndarray:
-        return solver.totals(columns, test.node_starts)
-
-    if model.classes is not None:
-        return accuracy(test.y, predicted_classes(margins, model.classes), weights, totals)
-    with np.errstate(all="ignore"):  # a fit that diverged
-        predicted = spec.loss.mean(margins)
-    return explained_share(spec.loss.unit_deviances, test.y, predicted, weights, totals)

@@ -63,7 +63,7 @@ def solve_with_intercept(
     spec: ModelSpec,
     solver: Solver,
     start: np.ndarray | None,
-    center: np.ndarray | None = None,
+    point: np.ndarray | None = None,
 ) -> Run:
     """Minimise Σ wℓ(xᵀθ + b + o; y) + (α/2)‖θ‖² + λ‖θ‖₁ over θ and b; b is not penalised.
 
@@ -75,8 +75,8 @@ def solve_with_intercept(
     solver : Solver
     start : ndarray of shape (N,) or (N, K), optional
         Dual variables to start from.
-    center : ndarray of shape (K,), optional
-        Intercepts to start from.
+    point : ndarray of shape (K·(p + 1),), optional
+        Coefficients and intercepts to start from, in the layout of ``coef``.
 
     Returns
     -------
@@ -85,11 +85,14 @@ def solve_with_intercept(
         intercept of each output after its coefficients.
     """
     fit = InterceptFit(data, spec, solver)
-    if center is not None:
-        fit.move(center)
+    if point is not None:
+        points = point.reshape(fit.outputs, -1).copy()
+        fit.move(points[:, -1].copy())
+        points[:, -1] = 0.0  # the intercepts are in the offsets now
+        point = points.ravel()
     if not (fit.unpenalised or fit.exact):  # an exact constant model is certified at the start
         return _proximal_rounds(fit, start)
-    run = solver.solve(fit.problem, start, fit)
+    run = solver.solve(fit.problem, start, point, fit)
     return replace(run, coef=fit.with_intercepts(run.coef), theta=fit.with_intercepts(run.theta))
 
 

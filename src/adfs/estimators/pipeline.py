@@ -110,18 +110,7 @@ class FittedModel:
 
 def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | None = None) -> FittedModel:
     """Fit a model, from the start ``warm`` if it is given; all processes of the cluster call it together."""
-    data, spec, classes = _compared(data, spec, solver.cluster)
-    given = data
-    if classes is not None and spec.class_weight is not None:
-        data = replace(data, weights=_class_weights(data, spec, classes, solver))
-    weighted = replace(data, weights=spec.data_weight * data.weights)
-    # Centred dense rows are shorter, which helps every method; the free intercept compensates for it.
-    source = given if spec.standardize else weighted
-    columns = column_scales(source, solver, center=spec.free_intercept, scale=spec.standardize)
-    scaled = columns.apply(weighted)
-    if spec.intercept_column is not None:
-        scaled = replace(scaled, X=append_column(scaled.X, spec.intercept_column))
-    problems = solver.cluster.attempt("to check the data", partial(_problems, scaled, spec, classes))
+    data, spec, classes, columns, problems = scaled_problems(data, spec, solver)
     if solver.method == "auto":
         solver = solver.choose(problems[0], spec)
     if spec.free_intercept:
@@ -131,7 +120,8 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     coef, intercept = _models(np.array([run.coef for run in runs]), spec, columns)
     node_coef, node_intercept = _models(np.array([run.theta for run in runs]), spec, columns)
     # The next fit may have other weights: the dual variables are divided by these.
-    divisor = np.where(weighted.weights > 0.0, weighted.weights, 1.0)
+    weights = problems[0].weights
+    divisor = np.where(weights > 0.0, weights, 1.0)
     found = [run.dual for run in runs if run.dual is not None]
     duals = [dual / (divisor if dual.ndim == 1 else divisor[:, None]) for dual in found]
     balance = spec.data_weight / spec.penalty_weight
@@ -198,16 +188,16 @@ def _solve_all(
 
 
 def _solve(
-    data: LocalData, spec: ModelSpec, solver: Solver, start: np.ndarray | None, center: np.ndarray | None
+    data: LocalData, spec: ModelSpec, solver: Solver, start: np.ndarray | None, point: np.ndarray | None
 ) -> Run:
     """Solve one problem; another method continues where the chosen one needs far too many passes.
 
-    ``start`` are dual variables and ``center`` the free intercepts to start from.
+    ``start`` are dual variables and ``point`` the coefficients to start from, with free intercepts.
     """
     other, limit = solver.replacement, solver.options.max_passes
     if other is not None and (limit is None or other.passes < limit):
         first = replace(solver, options=replace(solver.options, max_passes=other.passes), replacement=None)
-        run = _solve(data, spec, first, start, center)
+        run = _solve(data, spec, first, start, point)
         used = float(run.columns["passes"][-1])
         # Decided by passes alone, so that it is the same on every machine and after a resume.
         if run.outcome is not Outcome.OUT_OF_BUDGET or used < 0.9 * other.passes:
@@ -222,12 +212,11 @@ def _solve(
         second = replace(second, method=other.method, options=options, reason=reason, replacement=None)
         if spec.free_intercept:  # this method may want another entry in its column
             (data,) = _with_intercept_column([data], spec, second)
-            center = run.coef.reshape(spec.loss.n_outputs, -1)[:, -1]
-        last = _solve(data, spec, second, run.dual, center)
+        last = _solve(data, spec, second, run.dual, run.coef)
         return replace(last, columns=joined_frames([run, last], last.gap), seconds=run.seconds + last.seconds)
     if spec.free_intercept:
-        return solve_with_intercept(data, spec, solver, start, center)
-    return solver.solve(penalised(data, spec, solver.network.n_nodes), start)
+        return solve_with_intercept(data, spec, solver, start, point)
+    return solver.solve(penalised(data, spec, solver.network.n_nodes), start, point)
 
 
 def _with_intercept_column(problems: list[LocalData], spec: ModelSpec, solver: Solver) -> list[LocalData]:
@@ -242,22 +231,50 @@ def _with_intercept_column(problems: list[LocalData], spec: ModelSpec, solver: S
 def _starts(
     warm: Start, data: LocalData, spec: ModelSpec, columns: Columns
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the dual variables and the intercepts of the end of an earlier fit, for each problem."""
+    """Return the dual variables and the coefficients of the end of an earlier fit, for each problem."""
     # With a weaker penalty the dual variables are scaled to represent the same coefficients. With a
     # stronger one the scaled dual variables might lie outside their domains.
     shares = min(1.0, warm.balance * spec.penalty_weight / spec.data_weight) * data.weights
     duals = [values * (shares if values.ndim == 1 else shares[:, None]) for values in warm.duals]
-    intercepts = warm.intercept
+    # From the columns as they were given to the columns as they are solved.
+    points, intercepts = warm.coef, warm.intercept
     if columns.center is not None:
-        intercepts = intercepts + warm.coef @ columns.center
-    centers = [intercepts[number : number + 1] for number in range(intercepts.size)]
+        intercepts = intercepts + points @ columns.center
+    if columns.spread is not None:
+        points = points * columns.spread
+    if spec.free_intercept or spec.intercept_column is not None:
+        points = np.column_stack([points, intercepts / (spec.intercept_column or 1.0)])
     if spec.loss.n_outputs > 1:
         # A softmax model of two classes is stored as the second class against the first.
-        centers = [intercepts if intercepts.size > 1 else np.array([-0.5, 0.5]) * intercepts]
-    return list(zip(duals, centers, strict=True))
+        points = points if len(points) > 1 else np.array([[-0.5], [0.5]]) * points
+        points = points.reshape(1, -1)
+    return list(zip(duals, points, strict=True))
 
 
 # --------------------------------------------------------------------------- the data of all processes
+
+
+def scaled_problems(
+    data: LocalData, spec: ModelSpec, solver: Solver
+) -> tuple[LocalData, ModelSpec, np.ndarray | None, Columns, list[LocalData]]:
+    """Return the rows with their classes' weights, the model and the classes of all processes, and problems.
+
+    The data of each problem has the objective's weights and columns of a common scale. The column of a free
+    intercept, which depends on the method, is not among them.
+    """
+    data, spec, classes = _compared(data, spec, solver.cluster)
+    given = data
+    if classes is not None and spec.class_weight is not None:
+        data = replace(data, weights=_class_weights(data, spec, classes, solver))
+    weighted = replace(data, weights=spec.data_weight * data.weights)
+    # Centred dense rows are shorter, which helps every method; the free intercept compensates for it.
+    source = given if spec.standardize else weighted
+    columns = column_scales(source, solver, center=spec.free_intercept, scale=spec.standardize)
+    scaled = columns.apply(weighted)
+    if spec.intercept_column is not None:
+        scaled = replace(scaled, X=append_column(scaled.X, spec.intercept_column))
+    problems = solver.cluster.attempt("to check the data", partial(_problems, scaled, spec, classes))
+    return data, spec, classes, columns, problems
 
 
 def _compared(

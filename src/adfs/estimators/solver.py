@@ -148,13 +148,22 @@ class Solver:
     reason: str = ""
     replacement: Replacement | None = None
 
-    def solve(self, problem: Problem, start: np.ndarray | None = None, certifier: Certifier = certify) -> Run:
-        """Solve one problem to the tolerance, or as far as the budget permits."""
+    def solve(
+        self,
+        problem: Problem,
+        start: np.ndarray | None = None,
+        point: np.ndarray | None = None,
+        certifier: Certifier = certify,
+    ) -> Run:
+        """Solve one problem to the tolerance, or as far as the budget permits.
+
+        ``start`` are dual variables and ``point`` is the θ to start from, for methods that hold one.
+        """
         run = run_method(
             self.method,
             problem,
             self.network,
-            replace(self.options, start=start, gather=True),
+            replace(self.options, start=start, point=point, gather=True),
             cluster=self.cluster,
             placement=self.placement,
             part_of=self.part_of,

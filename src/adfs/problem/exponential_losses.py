@@ -291,6 +291,10 @@ class LogLinkLoss(ExponentialLoss):
     curvature_type = "unbounded"
     beta = math.inf
 
+    @property
+    def scoring(self) -> str:
+        return f"neg_mean_{self.name}_deviance"
+
     def value(self, u: float, b: float) -> float:
         # eᵗ − count·t less its value at t = log count.
         turn, constant, count = form(self, b)

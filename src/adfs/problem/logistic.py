@@ -42,6 +42,7 @@ class Logistic(NamedTuple("LogisticParameters", []), ExponentialLoss):
     task = "classification"
     label = "two or more classes, with probabilities"
     link = "logit"
+    scoring = "neg_log_loss"
     curvature_type = "continuous"
     beta = 0.25
 

@@ -172,6 +172,11 @@ class Loss:
         """The name of the score of predictions."""
         return "R²" if self.task == "regression" else "accuracy"
 
+    @property
+    def scoring(self) -> str | None:
+        """scikit-learn's name of minus the mean deviance of predictions; None if there is none."""
+        return "neg_mean_squared_error" if self.task == "regression" else None
+
     @staticmethod
     def unit_deviances(y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
         """Return the deviance of each target from its predicted mean; R² and D² are 1 less their ratios."""

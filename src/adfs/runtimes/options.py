@@ -153,6 +153,9 @@ class RunOptions:
     start : ndarray, optional
         Dual variables to start from, as in ``run.dual``: one number (or vector) per row of this process's
         problem. Methods that cannot start elsewhere start at zero.
+    point : ndarray of shape (d,), optional
+        θ to start from, for methods that hold a θ (Newton, L-BFGS, …), which need no ``start`` then. They
+        start at 0 if that is better. Other methods leave it.
     progress : bool, optional
         Show a progress bar; by default only on a terminal.
     checkpoint : path, optional
@@ -179,6 +182,7 @@ class RunOptions:
     record: Record | Sequence[str] | None = None
     read: str = "x"
     start: np.ndarray | None = None
+    point: np.ndarray | None = None
     progress: bool | None = None
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: float = 60.0

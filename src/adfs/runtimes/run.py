@@ -262,7 +262,8 @@ def _run_stages(
     # A checkpoint continues only the run that wrote it: same data, parameters, seed and rule.
     if options.checkpoint is not None:
         # A later part of a fit starts where the part before it ended, so the start is part of it.
-        rule = f"{'' if stages.rule is None else stages.rule.identity} {describe(start)}"
+        identity = "" if stages.rule is None else stages.rule.identity
+        rule = f"{identity} {describe(start)} {describe(options.point)}"
         identify = partial(run_fingerprint, stages.method.name, stages.setting, rule)
         fingerprint = cluster.attempt("to start", identify)
         checkpoints = Checkpoints(cluster, Path(options.checkpoint), fingerprint, part_of)

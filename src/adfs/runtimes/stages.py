@@ -38,7 +38,7 @@ from adfs.network import Network
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.certificates import AllNodes, Certificate, certify
 from adfs.runtimes.clock import Clock, follow, position_at
-from adfs.runtimes.cluster import Cluster, Placement
+from adfs.runtimes.cluster import Cluster, Placement, RefusalError
 from adfs.runtimes.delays import Delays
 from adfs.runtimes.options import RunOptions
 from adfs.runtimes.result import History, StageCheck, StageRecord, arrays_under
@@ -233,7 +233,9 @@ class Stages:
         self.setting = Setting(problem, self.network, parameters, options.seed, options.schedule, *place)
         self.history = History([StageRecord(0.0, 0.0, parameters, self.summary)])
         process = self.cluster.attempt("to start", partial(self.method.start, self.setting))
-        if start is not None:
+        if options.point is not None and isinstance(process, PrimalProcess):
+            self._start_at(process, np.asarray(options.point, dtype=np.float64))
+        elif start is not None:
             self._place(process, problem.clip_to_domain(start))
         return process
 
@@ -400,10 +402,15 @@ class Stages:
         nodes, total = self.nodes, self.nodes.add_rows(duals)
         if not isinstance(process, PrimalProcess):
             return process.place(duals, nodes.penalty.centers(total, self.problem.sigma, self.problem.l1))
-        theta = nodes.penalty.minimizer(total)
-        if np.diff(nodes.objectives(np.array([np.zeros_like(theta), theta])))[0] < 0.0:
-            process.point[:] = theta
+        self._start_at(process, nodes.penalty.minimizer(total))
         return True
+
+    def _start_at(self, process: PrimalProcess, theta: np.ndarray) -> None:
+        """Put a process at θ if F is less there than at 0."""
+        if np.shape(theta) != process.point.shape:
+            raise RefusalError(f"point must have shape {process.point.shape}, got {np.shape(theta)}")
+        if np.diff(self.nodes.objectives(np.array([np.zeros_like(theta), theta])))[0] < 0.0:
+            process.point[:] = theta
 
 
 def gather_summary(cluster: Cluster, placement: Placement, problem: FiniteSum) -> NodeSummary:

@@ -1,0 +1,95 @@
+"""Paths of penalties: the grid of an elastic net or a lasso, and the score of a model on a fold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from adfs.estimators.intercepts import best_constants
+from adfs.estimators.pipeline import FittedModel, scaled_problems
+from adfs.estimators.solver import LocalData, ModelSpec, Solver, penalised, row_products
+from adfs.prediction import accuracy, explained_share, mean_score, predicted_classes, probabilities
+from adfs.problem import Problem
+from adfs.problem.evaluation import loss_curvatures, node_sums
+from adfs.runtimes.certificates import AllNodes
+from adfs.runtimes.cluster import RefusalError
+
+_WEAKEST = 1e-3  # the last penalty of a grid over the first, as in scikit-learn's ElasticNetCV
+
+
+def penalty_grid(count: int, data: LocalData, spec: ModelSpec, solver: Solver) -> np.ndarray:
+    """Return multiples of the penalty of ``spec`` that form a geometric grid, the strongest first; (count,).
+
+    The first one is the smallest at which all coefficients are 0: the largest derivative of the losses by a
+    coefficient, at the best constant model. The last one is 1e-3 of it. All processes of the cluster call
+    this together and get the same bits.
+    """
+    _, spec, _, _, problems = scaled_problems(data, spec, solver)
+    strength, largest = spec.penalty_weight * spec.l1_ratio, 0.0
+    for each in problems:
+        # The penalty has no part in it.
+        problem = penalised(each, replace(spec, l1_ratio=0.0), solver.network.n_nodes)
+        nodes = AllNodes(solver.cluster, solver.placement, problem)
+        around = _around_constants(problem, nodes) if spec.free_intercept else problem
+        slopes = nodes.add_rows(around.slopes(np.zeros(problem.n_features)))
+        largest = max(largest, float(np.abs(slopes).max()))
+    if not strength * largest > 0.0:
+        raise RefusalError(
+            f"a grid of {count} values begins at the least penalty at which all coefficients are 0, and "
+            "there is none here: give an {l1_ratio} above 0, or the values",
+            l1_ratio=None,
+        )
+    return np.asarray(np.geomspace(largest / strength, _WEAKEST * largest / strength, count))
+
+
+def _around_constants(problem: Problem, nodes: AllNodes) -> Problem:
+    """Return the problem with the intercepts of the best constant model added to its offsets."""
+    levels, loss, starts = best_constants(problem, nodes), problem.loss, problem.node_starts
+    given = np.zeros((problem.n_samples, *problem.dual_shape)) if problem.offset is None else problem.offset
+    length = math.inf
+    while True:
+        around = problem.with_offset(given + levels)
+        if loss.several_outputs:
+            return around
+        # F of the constants is near its least value. Newton's steps from there end where rounding decides.
+        slopes = around.slopes(np.zeros(problem.n_features))
+        curvatures = problem.weights * loss_curvatures(loss, given + levels, problem.y)
+        sums = [node_sums(values, starts) for values in (slopes, curvatures)]
+        slope, curvature = nodes.add(np.stack(sums, axis=1))
+        step = slope / curvature if curvature > 0.0 else 0.0
+        if not abs(step) < 0.5 * length:
+            return around
+        levels, length = levels - step, abs(step)
+
+
+def fold_score(
+    model: FittedModel, test: LocalData, spec: ModelSpec, solver: Solver, scoring: str | None = None
+) -> float:
+    """Return the share of right classes, R² or D², from sums over all nodes.
+
+    With ``scoring`` it is minus the mean deviance.
+    """
+    # Sparse rows of this process may be narrower than those of another one.
+    coef, weights = model.coef[:, : test.X.shape[1]], test.weights
+    margins = row_products(test.X, coef.T, test.node_starts) + model.intercept
+    if test.offset is not None:
+        margins = margins + test.offset.reshape(margins.shape)
+    margins = margins[:, 0] if margins.shape[1] == 1 else margins
+
+    def totals(columns: Sequence[np.ndarray]) -> np.ndarray:
+        return solver.totals(columns, test.node_starts)
+
+    with np.errstate(all="ignore"):  # a fit that diverged
+        if model.classes is not None:
+            if scoring is None:
+                return accuracy(test.y, predicted_classes(margins, model.classes), weights, totals)
+            chances = probabilities(margins, softmax=spec.softmax is not False)
+            own = chances[np.arange(test.y.size), np.searchsorted(model.classes, test.y)]
+            return mean_score(np.log(np.maximum(own, np.finfo(np.float64).eps)), weights, totals)
+        predicted = spec.loss.mean(margins)
+        if scoring is None:
+            return explained_share(spec.loss.unit_deviances, test.y, predicted, weights, totals)
+        return mean_score(-spec.loss.unit_deviances(test.y, predicted), weights, totals)
