@@ -14,6 +14,7 @@ NAMES = (
     "startup",
     "solvers",
     "one_machine",
+    "l1",
     "stopping",
     "multinomial",
     "small_data",
