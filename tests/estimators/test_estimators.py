@@ -279,8 +279,8 @@ def test_classifier_stops_before_its_next_run_after_ctrl_c(monkeypatch: pytest.M
 
 
 SENTENCES = [
-    (ADFSClassifier(penalty="l1"), "ADFS needs a strongly convex penalty at every node"),
-    (ADFSRegressor(l1_ratio=1.0), "l1_ratio=1 leaves no strong convexity"),
+    (ADFSClassifier(penalty="l1"), "penalty='l1' is not available; use"),
+    (ADFSRegressor(l1_ratio=1.5), "l1_ratio must be between 0 and 1"),
     (ADFSClassifier(loss="logstic"), "did you mean 'logistic'"),
     (ADFSClassifier(loss="huber"), "loss='huber' is for regression: use ADFSRegressor"),
     (ADFSRegressor(loss="hinge"), "use ADFSClassifier"),

@@ -15,9 +15,9 @@ from sklearn.svm import LinearSVC, LinearSVR
 
 from adfs.algorithms import METHODS
 from adfs.algorithms.interior_point import quadratic_pieces
-from adfs.problem import Problem, finite_sum, losses
-from adfs.problem.finite_sum import Optimum
+from adfs.problem import Problem, losses, reference
 from adfs.problem.losses import Loss, get_loss
+from adfs.problem.reference import Optimum
 from loss_cases import CASES, FEW, ON_SPARSE_ROWS, SMOOTH, case_id
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -134,7 +134,7 @@ def test_optimum_warns_of_a_gap_it_cannot_reach(monkeypatch: pytest.MonkeyPatch)
     problem = Problem(X, y, "absolute", 1e-3)
     with monkeypatch.context() as patch:
         patch.setattr(type(METHODS["interior-point"]), "reference_order", np.inf)
-        patch.setattr(finite_sum, "_MOST_STEPS", 1)
+        patch.setattr(reference, "_MOST_STEPS", 1)
         with pytest.warns(RuntimeWarning, match=r"relative duality gap of .*, not 1\.0e-12; rescale"):
             poor = problem.optimum()
     assert poor.method == "ns-adfs"

@@ -220,10 +220,12 @@ class Method(ABC, Generic[P]):
         The name in tables and figures; that of the method when left out.
     kind : str
         ``"events"``, ``"rounds"``, or ``"single"`` for methods that run on one machine with all the data.
-    needs_smooth, needs_curvature : bool
-        Whether it needs a smooth loss; one whose curvature changes continuously.
+    needs_smooth, needs_curvature, needs_ridge : bool
+        Whether it needs a smooth loss; one whose curvature changes continuously; an ℓ2 term, which a lasso
+        does not have.
     most_features : float
-        The largest number d of features that it takes.
+        The largest number d of features that it takes; with an ℓ1 term, of which few columns enter a matrix,
+        any number.
     needs_sums : bool
         Whether its rounds take sums over all nodes, for which all nodes wait.
     invariant_to_units : bool
@@ -266,6 +268,7 @@ class Method(ABC, Generic[P]):
     kind: ClassVar[str]
     needs_smooth: ClassVar[bool] = True
     needs_curvature: ClassVar[bool] = False
+    needs_ridge: ClassVar[bool] = True
     most_features: ClassVar[float] = math.inf
     needs_sums: ClassVar[bool] = False
     invariant_to_units: ClassVar[bool] = False
@@ -351,8 +354,10 @@ class Method(ABC, Generic[P]):
             return False
         if (facts.n_outputs > 1 and not self.several_outputs) or (facts.l1 and not self.l1):
             return False
+        if self.needs_ridge and not facts.ridge:
+            return False
         curved = facts.curvature_type == "continuous"
-        if facts.n_features > self.most_features or (self.needs_curvature and not curved):
+        if (facts.n_features > self.most_features and not facts.l1) or (self.needs_curvature and not curved):
             return False
         if facts.curvature_type == "unbounded":
             return self.unbounded_curvature
@@ -370,7 +375,7 @@ class Method(ABC, Generic[P]):
     def obstacle(self, problem: FiniteSum) -> str:
         """Return why the method cannot run on a problem, as the rest of a sentence; empty if it can."""
         loss = problem.loss.name
-        if problem.n_features > self.most_features:
+        if problem.n_features > self.most_features and problem.l1 is None:
             return (
                 f"forms a matrix of {problem.n_features} × {problem.n_features} numbers here, and takes at "
                 f"most {self.most_features} features"
@@ -387,6 +392,8 @@ class Method(ABC, Generic[P]):
             return f"needs a bound of the curvature, which the loss {loss!r} has not"
         if self.needs_smooth and not (problem.smooth or problem.assumes_curvature):
             return f"needs a smooth loss and {loss!r} is not (smoothed_hinge, huber, smoothed_quantile are)"
+        if self.needs_ridge and not problem.sigma.all():
+            return "needs an l2 term beside the l1 term (sigma above 0, l1_ratio below 1)"
         return ""
 
     def check(self, problem: FiniteSum) -> None:
@@ -401,7 +408,8 @@ class Method(ABC, Generic[P]):
             # Propose what the attributes of the other methods allow.
             others = [other for other in METHODS.values() if not (other.baseline or other.obstacle(problem))]
             names = [f"{one.name!r}{' (one machine)' if one.kind == 'single' else ''}" for one in others]
-            raise InputError(f"method {self.name!r} {obstacle}; use {' or '.join(names)}")
+            advice = f"use {' or '.join(names)}" if names else "no other method can solve this problem"
+            raise InputError(f"method {self.name!r} {obstacle}; {advice}")
 
     def check_options(self, options: Iterable[str], also: Sequence[str] = ()) -> None:
         """Raise :class:`InputError` unless the method has these options; ``also`` may have been meant."""

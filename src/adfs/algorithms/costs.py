@@ -111,9 +111,9 @@ def gradient_work(facts: Facts) -> float:
     return facts.n_outputs * (2.0 * facts.row_entries + _GRADIENT_ROW) / _step(facts)
 
 
-def matrix_work(facts: Facts, n_nodes: int) -> float:
-    """Return what a d × d matrix of second derivatives costs, summed over n nodes and factored."""
-    entries, width = facts.row_entries, facts.n_features / facts.n_outputs
+def matrix_work(facts: Facts, n_nodes: int, features: int) -> float:
+    """Return what a matrix of second derivatives in some features costs, summed over n nodes and factored."""
+    width, entries = features / facts.n_outputs, facts.row_entries * features / facts.n_features
     speed = MATRIX_SPEED if facts.entries_per_row is None else 1.0
     products = 0.5 * facts.n_samples * entries * (entries + 1.0) / speed
     return (products + n_nodes * width**2 + width**3 / (3.0 * MATRIX_SPEED)) / _step(facts)

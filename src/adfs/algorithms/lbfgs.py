@@ -14,7 +14,14 @@ from adfs.algorithms.round_process import Gossip, PrimalProcess, RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
-from adfs.problem.evaluation import fill_margins, fill_table, inner_product, read_table, table_strides
+from adfs.problem.evaluation import (
+    add_diagonals,
+    fill_margins,
+    fill_table,
+    inner_product,
+    read_table,
+    table_strides,
+)
 from adfs.problem.losses import point_of, value, write_slope
 from adfs.problem.samples import add_shift, plain_label, row_column, row_entry, row_span
 from adfs.theory import Facts, NodeSizes, NoParameters, tree_depth
@@ -142,6 +149,14 @@ class DescentProcess(PrimalProcess, RoundProcess):
         self._evaluations += 1
         return float(total[-1]), np.ascontiguousarray(total[:-1])
 
+    def predicted_change(self, move: np.ndarray) -> float:
+        """Return the change of F over a step that its slope predicts."""
+        return inner_product(self.gradient, move)
+
+    def residual_square(self, point: np.ndarray, gradient: np.ndarray) -> float:
+        """Return a square that is 0 where a point is optimal: ‖∇F‖²."""
+        return inner_product(gradient, gradient)
+
     def search(self, gossip: Gossip, move: np.ndarray, most_trials: int = MOST_TRIALS) -> bool:
         """Move θ along a direction until F has fallen enough; return whether a step was found.
 
@@ -149,13 +164,13 @@ class DescentProcess(PrimalProcess, RoundProcess):
         through F and its slope at θ and F at the trial, kept between a hundredth and a half of it; after one
         that was too short, four times its length; between two known bounds, their middle.
         """
-        before, square = self.value, inner_product(self.gradient, self.gradient)
-        slope, length = inner_product(self.gradient, move), 1.0
+        before, square = self.value, self.residual_square(self.point, self.gradient)
+        slope, length = self.predicted_change(move), 1.0
         short, long = 0.0, math.inf
         for trial in range(most_trials if slope < 0.0 else 0):
             point = self.point + length * move
             value, gradient = self.evaluate(gossip, point)
-            after, square_after = inner_product(gradient, move), inner_product(gradient, gradient)
+            after, square_after = inner_product(gradient, move), self.residual_square(point, gradient)
             # Where rounding hides the changes of F, its slope along the direction still shows them. Newton's
             # method takes the gradient, which certificates are made of: it ends where that shrinks no more.
             flat = not -length * slope > _FLAT * abs(before)
@@ -269,21 +284,6 @@ def _two_loops(
             out[k] += factor * steps[place, k]
 
 
-@kernel
-def _add_diagonals(samples: Samples, beta: float, n_outputs: int, out: np.ndarray) -> None:
-    """Add the diagonal Σ_j wβx² of each node's largest Hessian to ``out``, (k, d)."""
-    rows, width = samples.rows, out.shape[1] // n_outputs
-    for i in range(out.shape[0]):
-        for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
-            curvature = beta * samples.weights[j]
-            start, stop = row_span(rows, j)
-            for output in range(n_outputs):
-                first = np.uint64(output * width)
-                for k in range(start, stop):
-                    entry = row_entry(rows, j, k)
-                    out[i, first + row_column(rows, j, k)] += curvature * entry * entry
-
-
 class LbfgsProcess(DescentProcess):
     """L-BFGS in progress over a block of nodes, which all hold the same iterate.
 
@@ -307,7 +307,7 @@ class LbfgsProcess(DescentProcess):
         if first:
             # One more sum over the nodes, once per run.
             out = self.ridge.copy()
-            _add_diagonals(self.samples, float(self.samples.loss.beta), self.problem.n_outputs, out)
+            add_diagonals(self.samples, float(self.samples.loss.beta), self.problem.n_outputs, out)
             diagonal = gossip.total(out)
             # An unpenalised column of zeros has no curvature.
             self.diagonal[:] = 1.0 / np.where(diagonal > 0.0, diagonal, 1.0)

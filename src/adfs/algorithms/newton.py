@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -22,12 +23,13 @@ from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.network import Network
 from adfs.problem import Samples, get_loss
 from adfs.problem.evaluation import loss_curvatures, loss_slopes
-from adfs.problem.samples import DenseRows, Rows, SparseRows, kind_of
+from adfs.problem.samples import DenseRows, Matrix, Rows, SparseRows, kind_of, rows_of, sparse
 from adfs.theory import Facts, NodeSizes, NoParameters, tree_depth
 from adfs.threads import single_threaded
 
 _BAND_NUMBERS = 2**22  # in the bands of all nodes' Hessians that are summed at once
 _FIRST_RIDGE = 1e-14  # relative to a diagonal of ones; a hundred times more after each failure
+WORKING_SET = 100  # columns that may enter a step with an ℓ1 term, or as many as θ has non-zero entries
 _TILE = 256  # columns of a Hessian, and samples added to them at once, that stay in the caches
 _SQUARED = get_loss("squared")
 
@@ -197,33 +199,63 @@ class HessianRounds(RoundProcess):
 
     def __init__(self, setting: Setting[NoParameters]) -> None:
         super().__init__(setting)
-        n, d = setting.network.n_nodes, self.problem.n_features
         # The process of node 0 solves for all: the last digits of another machine may differ.
-        self._leader = int(np.argmin(setting.block)) if setting.block.min() == 0 else None
-        self._bands = hessian_bands(d, max(d, _BAND_NUMBERS // n))
-        self._upper = [np.arange(d) >= np.arange(first, last)[:, None] for first, last in self._bands]
+        self.leader = int(np.argmin(setting.block)) if setting.block.min() == 0 else None
+        self._most_numbers = _BAND_NUMBERS // setting.network.n_nodes
 
-    def sum_hessian(self, gossip: Gossip, curvatures: np.ndarray) -> np.ndarray:
-        """Return the upper triangle of Σ_i (σ_iI + Σ_j c_j x_j x_jᵀ), (d, d), where node 0 is."""
-        d, k = self.problem.n_features, self.problem.n_nodes
-        hessian = np.zeros((d, d) if self._leader is not None else (0, 0))
+    def sum_hessian(
+        self,
+        gossip: Gossip,
+        curvatures: np.ndarray,
+        columns: np.ndarray | None = None,
+        height: int | None = None,
+    ) -> np.ndarray:
+        """Return the upper triangle of Σ_i (σ_iI + Σ_j c_j x_j x_jᵀ), (d, d), where node 0 is.
+
+        With ``columns`` (d,) only these columns of the rows count, in this order; with ``height`` the first
+        so many rows of the matrix are returned.
+        """
+        samples, ridge, k = self.samples, self.ridge, self.problem.n_nodes
+        if columns is not None:
+            samples, ridge = samples._replace(rows=column_rows(self.problem.X, columns)), ridge[:, columns]
+        d = ridge.shape[1]
+        height = d if height is None else height
+        hessian = np.zeros((height, d) if self.leader is not None else (0, 0))
         # One band of rows after another, so that the Hessians of many nodes need not fit in memory.
-        for (first, last), upper in zip(self._bands, self._upper, strict=True):
+        for first, end in hessian_bands(d, max(d, self._most_numbers)):
+            last = min(end, height)
+            if first >= last:
+                break
             out = np.empty((k, (last - first) * (2 * d - first - last + 1) // 2))
             band = np.empty((last - first, d))
-            fill_hessian(self.samples, self.ridge, curvatures, first, last, band, out)
+            fill_hessian(samples, ridge, curvatures, first, last, band, out)
             total = gossip.total(out)
-            if self._leader is not None:
-                hessian[first:last][upper] = total
+            if self.leader is not None:
+                hessian[first:last][np.arange(d) >= np.arange(first, last)[:, None]] = total
         return hessian
 
+    def send(self, gossip: Gossip, size: int, compute: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return numbers (size,) in every process, which the process of node 0 computes."""
+        # A sum in which all other rows are 0 sends them to all processes.
+        numbers = np.zeros((self.problem.n_nodes, size))
+        if self.leader is not None:
+            numbers[self.leader] = compute()
+        return np.asarray(gossip.total(numbers))
+
     def solve(self, gossip: Gossip, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Return −H⁻¹·gradient in every process, (d,); the process of node 0 computes it."""
-        # A sum in which all other rows are 0 sends it to all processes.
-        moves = np.zeros((self.problem.n_nodes, gradient.size))
-        if self._leader is not None:
-            moves[self._leader] = newton_move(hessian, gradient)
-        return np.asarray(gossip.total(moves))
+        """Return −H⁻¹·gradient in every process, (d,)."""
+        return self.send(gossip, gradient.size, lambda: newton_move(hessian, gradient))
+
+
+def column_rows(X: Matrix, columns: np.ndarray) -> Rows:
+    """Return some columns of the rows, (k,), in the order given; all in their order are not copied."""
+    if np.array_equal(columns, np.arange(X.shape[1])):
+        return rows_of(X)
+    if not sparse(X):
+        return rows_of(np.take(X, columns, axis=1))
+    chosen = X[:, columns]
+    chosen.sort_indices()
+    return rows_of(chosen)
 
 
 class NewtonProcess(DescentProcess, HessianRounds):
@@ -232,19 +264,26 @@ class NewtonProcess(DescentProcess, HessianRounds):
     quasi_newton = False
 
     def step(self, gossip: Gossip, first: bool) -> None:
-        samples, beta = self.samples, float(self.samples.loss.beta)
-        # The curvatures wℓ'' at θ: one pass over the rows, little beside the Hessian.
-        margins = np.empty(samples.weights.size)
-        row_margins(samples.rows, self.point, margins)
-        curvatures = samples.weights * loss_curvatures(samples.loss, margins, samples.y)
+        beta, curvatures = float(self.samples.loss.beta), self.curvatures()
         if not math.isfinite(beta):
-            found = self.search(gossip, self._direction(gossip, curvatures))
+            found = self.search(gossip, self.direction(gossip, curvatures))
         else:
-            found = self.search(gossip, self._direction(gossip, curvatures), FEW_TRIALS)
+            found = self.search(gossip, self.direction(gossip, curvatures), FEW_TRIALS)
             # Where the curvature of few samples is not 0, Newton's step can be far too long.
-            found = found or self.search(gossip, self._direction(gossip, self._safe_curvatures(beta)))
+            found = found or self.search(gossip, self.direction(gossip, self._safe_curvatures(beta)))
         if not found:
             self.stop()
+
+    def curvatures(self) -> np.ndarray:
+        """Return the curvatures wℓ'' of the samples at θ, (N,): one pass, little beside the Hessian."""
+        samples = self.samples
+        return np.asarray(samples.weights * loss_curvatures(samples.loss, self.margins(), samples.y))
+
+    def margins(self) -> np.ndarray:
+        """Return the margins x_jᵀθ without their offsets, (N,)."""
+        out = np.empty(self.samples.weights.size)
+        row_margins(self.samples.rows, self.point, out)
+        return out
 
     def _safe_curvatures(self, beta: float) -> np.ndarray:
         """Return the curvatures (N,) of parabolas that touch the losses at θ and lie above them.
@@ -262,7 +301,7 @@ class NewtonProcess(DescentProcess, HessianRounds):
         ratio = np.divide(slopes, residuals, out=np.full_like(slopes, beta), where=residuals != 0.0)
         return np.asarray(np.clip(samples.weights * ratio, 0.0, widest))
 
-    def _direction(self, gossip: Gossip, curvatures: np.ndarray) -> np.ndarray:
+    def direction(self, gossip: Gossip, curvatures: np.ndarray) -> np.ndarray:
         """Return −H⁻¹∇F for the Hessian with these curvatures of the samples, (d,)."""
         d = self.point.size
         # F and ∇F go up the tree along with the Hessian at the same point.
@@ -298,10 +337,13 @@ class HessianMethod(Method[NoParameters]):
         """Return the expected number of rounds to a relative error."""
 
     def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
-        # One Newton step solves a quadratic problem.
-        rounds = 1.0 if facts.curvature_type == "constant" else self.rounds_to(tol)
+        # One Newton step solves a quadratic problem; with an ℓ1 term the working set takes some to find.
+        constant = facts.curvature_type == "constant"
+        rounds = 1.0 if constant and not facts.l1 else self.rounds_to(tol)
+        width = min(facts.n_features, WORKING_SET) if facts.l1 else facts.n_features
+        matrices = (1.0 if constant else rounds) * matrix_work(facts, network.n_nodes, width)
         passes = rounds * self.passes_per_round
-        work = passes * facts.n_samples * gradient_work(facts) + rounds * matrix_work(facts, network.n_nodes)
+        work = passes * facts.n_samples * gradient_work(facts) + matrices
         return Cost(rounds, passes, work, rounds * 2.0 * (network.n_nodes - 1))
 
     def position_of(self, parameters: NoParameters, sizes: NodeSizes, passes: float) -> float:
@@ -318,20 +360,34 @@ class Newton(HessianMethod):
     """Newton: damped Newton steps, every node summing the Hessian of its own samples.
 
     Problem
-        min_θ F(θ), twice differentiable (or with a derivative made of lines), strongly convex.
+        min_θ F(θ), twice differentiable (or with a derivative made of lines), strongly convex; or with an ℓ1
+        term, and then any number of features and no need of an ℓ2 term (the lasso).
     Algorithm
-        θ ← θ − t·H⁻¹∇F, t = 1 or what a line search on F finds; H is scaled to a diagonal of ones.
+        θ ← θ − t·H⁻¹∇F, t = 1 or what a line search on F finds; H is scaled to a diagonal of ones. With an ℓ1
+        term a step minimises the quadratic model plus that term over a working set of columns.
     Guarantee
         F decreases at every step, to rounding; near the optimum the digits double. Units of features do not
         matter.
+
+    References
+    ----------
+        Yuan, Ho and Lin, "An improved GLMNET for l1-regularized logistic regression", 2012.
     """
 
     name = "newton"
     label = "Newton"
     unbounded_curvature = True
+    l1 = True
+    needs_ridge = False
     reference_order = 1
 
     process = NewtonProcess
+
+    def start(self, setting: Setting[NoParameters]) -> RoundProcess:
+        # That module is made of parts of this one.
+        from adfs.algorithms.proximal_newton import ProximalNewtonProcess
+
+        return NewtonProcess(setting) if setting.problem.l1 is None else ProximalNewtonProcess(setting)
 
     def rounds_to(self, tol: float) -> float:
         # A few damped steps; then the number of correct digits doubles.

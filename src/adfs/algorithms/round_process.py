@@ -15,6 +15,7 @@ from adfs.algorithms.base import Process, Setting, Work
 from adfs.algorithms.method_kernels import Parts, RoundKernels, go_on, run_rounds
 from adfs.compilation import compiled, kernel
 from adfs.problem import FiniteSum
+from adfs.problem.evaluation import inner_product
 from adfs.problem.samples import SparseRows
 from adfs.schedule import AliasTables
 from adfs.schedule.sampling import Domain, draw_pairs, draw_sample, philox
@@ -130,14 +131,15 @@ class RoundProcess(Process):
 class PrimalProcess(Process):
     """A process whose nodes all hold the same θ; dual variables follow from it, s = wℓ'(xᵀθ).
 
-    Certificates are of that θ, where the gap is ‖∇F‖²/(2Σσ).
+    Certificates are of that θ, where the gap is ‖∇F‖²/(2Σσ) without an ℓ1 term.
 
     Attributes
     ----------
     problem : FiniteSum
         The nodes of this process.
     point, gradient : ndarray of shape (d,)
-        θ, and ∇F there, 0 until it is known; not copies. The gradient is the same in every process.
+        θ, and ∇F there (without an ℓ1 term), 0 until it is known; not copies. The gradient is the same in
+        every process.
     """
 
     problem: FiniteSum
@@ -148,6 +150,15 @@ class PrimalProcess(Process):
     @abstractmethod
     def value(self) -> float:
         """F at the point, the same in every process; 0 until it is known."""
+
+    def expected_gap(self, total_sigma: float, lengths: np.ndarray | None = None) -> float:
+        """Return the gap that ∇F promises, ‖∇F‖²/(2Σσ), rounding not counted; infinite without a ∇F.
+
+        ``lengths`` (d,) multiply the entries of ∇F, if not all count alike.
+        """
+        gradient = self.gradient if lengths is None else lengths * self.gradient
+        square = inner_product(gradient, gradient)
+        return math.inf if square == 0.0 and self.position == 0.0 else square / (2.0 * total_sigma)
 
     def primal(self, read: str = "x") -> np.ndarray:
         return np.tile(self.point, (self.problem.n_nodes, 1))

@@ -133,7 +133,7 @@ class ModelOptions:
     C: Classification: minimise C Σ w·loss + ½‖θ‖² (default 1).
     alpha: Regression: minimise Σ w·loss + (alpha/2)‖θ‖², as Ridge (default 1).
     penalty: l2, or elasticnet with --l1-ratio.
-    l1_ratio: Share of the l1 norm in the penalty, below 1 (elastic net).
+    l1_ratio: Share of the l1 norm in the penalty (elastic net); 1 is the lasso.
     fit_intercept: Learn an intercept, which is not penalised.
     intercept_scaling: Penalise the intercept as liblinear does: it is the coefficient of a column of this
         value.

@@ -285,19 +285,13 @@ class LinearEstimator(WithStandardErrors, BaseEstimator):  # type: ignore[misc] 
         """Return the description of the model, after a check of the parameters."""
         if self.penalty not in ("l2", "elasticnet"):
             raise InputError(
-                "{penalty} is not available: ADFS needs a strongly convex penalty at every node; "
-                "use 'l2', or 'elasticnet' with {l1_ratio}",
+                "{penalty} is not available; use 'l2', or 'elasticnet' with {l1_ratio} (1 for the lasso)",
                 penalty=self.penalty,
                 l1_ratio=None,
             )
-        if self.l1_ratio == 1.0:
-            raise InputError(
-                "{l1_ratio} leaves no strong convexity, which ADFS needs at every node; take 0.99 or less",
-                l1_ratio=1,
-            )
         ratio: Any = self.l1_ratio
-        if isinstance(ratio, bool) or not (isinstance(ratio, _NUMBERS) and 0.0 <= ratio < 1.0):
-            raise InputError(f"{{l1_ratio}} must be at least 0 and below 1, got {ratio!r}", l1_ratio=None)
+        if isinstance(ratio, bool) or not (isinstance(ratio, _NUMBERS) and 0.0 <= ratio <= 1.0):
+            raise InputError(f"{{l1_ratio}} must be between 0 and 1, got {ratio!r}", l1_ratio=None)
         for name in ("tol", "max_iter", "intercept_scaling"):
             if getattr(self, name) is not None:
                 positive(getattr(self, name), name)

@@ -28,7 +28,7 @@ from adfs.problem.gaps import close_gap
 from adfs.problem.samples import rows_of, sparse
 from adfs.problem.views import common_margin
 from adfs.runtimes import Outcome, Run
-from adfs.runtimes.certificates import AllNodes, Certificate, promised_gap
+from adfs.runtimes.certificates import AllNodes, Certificate, estimate
 from adfs.threads import single_threaded
 
 _MOST_ROUNDS = 60
@@ -219,10 +219,9 @@ class InterceptFit:
         """Certify a run on the problem; see `adfs.runtimes.certificates.Certifier`."""
         if isinstance(process, PrimalProcess) and enough is not None and not process.exhausted:
             # A full certificate takes a pass. The gradient says when it is worth it.
-            promised = promised_gap(process, nodes, self.columns) / self.at_zero
-            if promised > enough:
-                value = process.value if process.point.any() else nodes.value_at_zero
-                return Certificate(process.point, value, nodes.dual_at_zero, promised, is_estimate=True)
+            expected = process.expected_gap(nodes.total_sigma, self.columns) / self.at_zero
+            if expected > enough:
+                return estimate(process, nodes, expected)
         theta, duals = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
         if duals is None:
             duals = nodes.problem.clip_to_domain(nodes.problem.slopes(theta), in_place=True)
@@ -243,10 +242,9 @@ class InterceptFit:
         if move:
             point[:, :-1] = nodes.penalty.minimizer(total).reshape(self.outputs, -1)[:, :-1]
         intercepts = self.center + self.scale * point[:, -1]
-        parts = nodes.collect(problem.gap_parts(duals, point.ravel(), self._slack(point, intercepts)))
-        bare = self.columns * point.ravel()
-        residual, *l1 = nodes.penalty.apart(total, bare)
-        value, _, gap, rounding = close_gap(parts, bare, self.columns * residual, nodes.total_sigma, *l1)
+        slack = self._slack(point, intercepts)
+        found, duals = nodes.smallest_gap(duals, total, point.ravel(), slack, self.columns)
+        value, _, gap, rounding = found
         # The sums of the dual variables are 0 up to rounding, of each node's sum too. What is left counts as
         # far as the best intercept may be away.
         sums = nodes.collect(_node_sums(problem, duals.reshape(problem.n_samples, -1)))

@@ -51,7 +51,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     penalty : str
         ``"l2"`` or ``"elasticnet"``; ``l1_ratio`` alone says which of them it is.
     l1_ratio : float
-        Share of the ℓ1 norm in the penalty, at least 0 and below 1: l1_ratio·‖θ‖₁ + ((1 − l1_ratio)/2)‖θ‖²
+        Share of the ℓ1 norm in the penalty, from 0 to 1 (the lasso): l1_ratio·‖θ‖₁ + ((1 − l1_ratio)/2)‖θ‖²
         stands for ½‖θ‖², as in scikit-learn. For smooth losses.
     fit_intercept : bool
         Learn an intercept, which is not penalised.
@@ -237,7 +237,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     penalty : str
         ``"l2"`` or ``"elasticnet"``; ``l1_ratio`` alone says which of them it is.
     l1_ratio : float
-        Share of the ℓ1 norm in the penalty, at least 0 and below 1: l1_ratio·‖θ‖₁ + ((1 − l1_ratio)/2)‖θ‖²
+        Share of the ℓ1 norm in the penalty, from 0 to 1 (the lasso): l1_ratio·‖θ‖₁ + ((1 − l1_ratio)/2)‖θ‖²
         stands for ½‖θ‖², as in scikit-learn. For smooth losses.
     fit_intercept : bool
         Learn an intercept, which is not penalised.

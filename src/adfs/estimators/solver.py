@@ -220,7 +220,7 @@ class Solver:
         rows = node_sums(problem.weights**2 * problem.row_norms_squared, problem.node_starts)
         at_zero = problem.loss_sums(np.zeros(problem.n_features))
         squares, value, sigma = self.add(np.stack([rows, at_zero, problem.sigma], axis=1))
-        return float(squares / (value * sigma)) if value > 0.0 else 1.0
+        return float(squares / (value * sigma)) if value > 0.0 and sigma > 0.0 else 1.0
 
     def _suits(self, problem: Problem, method: Method) -> bool:
         """Whether a method can use the parameters, the τ and the schedule that were given, and the loss."""

@@ -1,10 +1,11 @@
 """The problem: losses, shards, partitions, objective, optimum and duality gap."""
 
 from adfs.problem import exponential_losses, line_losses  # noqa: F401, which register their losses
-from adfs.problem.finite_sum import FiniteSum, Optimum
+from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.logistic import Multinomial
 from adfs.problem.losses import LOSSES, Loss, get_loss, register_loss
 from adfs.problem.problem import Problem
+from adfs.problem.reference import Optimum
 from adfs.problem.samples import Samples
 from adfs.problem.shards import PARTITIONS, Shard, split
 from adfs.problem.terms import GeneralProblem, LinearTerm, MultinomialLogisticTerm, Term

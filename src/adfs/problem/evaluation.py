@@ -63,6 +63,12 @@ def node_sums(values: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     return np.bincount(node, weights=values, minlength=node_starts.size - 1)
 
 
+def over_sigma(values: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+    """Return values/σ; where there is no σ (the lasso) infinity, or 0 for a value of 0."""
+    beyond = np.where(values > 0.0, np.inf, 0.0)
+    return np.asarray(np.divide(values, sigma, out=beyond, where=sigma > 0.0))
+
+
 def node_maxima(values: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     """Return the largest of each node's values and 0, shape (n,)."""
     out = np.zeros(node_starts.size - 1)
@@ -77,7 +83,7 @@ def sampling_weights(
 
     Where L is infinite (the loss is not smooth) the draw is uniform over the active rows.
     """
-    roots = np.sqrt(1.0 + smoothness / np.repeat(sigma, np.diff(node_starts)))
+    roots = np.sqrt(1.0 + over_sigma(smoothness, np.repeat(sigma, np.diff(node_starts))))
     return np.where(active, np.where(np.isfinite(smoothness), roots, 1.0), 0.0)
 
 
@@ -298,6 +304,21 @@ def weighted_row_sums(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n_
     for i in range(node_starts.size - 1):
         out[i] = weighted_row_total(rows, node_starts[i : i + 2], duals, n_features)
     return out
+
+
+@kernel
+def add_diagonals(samples: Samples, beta: float, n_outputs: int, out: np.ndarray) -> None:
+    """Add the diagonal Σ_j wβx² of each node's largest Hessian to ``out``, (k, d)."""
+    rows, width = samples.rows, out.shape[1] // n_outputs
+    for i in range(out.shape[0]):
+        for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
+            curvature = beta * samples.weights[j]
+            start, stop = row_span(rows, j)
+            for output in range(n_outputs):
+                first = np.uint64(output * width)
+                for k in range(start, stop):
+                    entry = row_entry(rows, j, k)
+                    out[i, first + row_column(rows, j, k)] += curvature * entry * entry
 
 
 @compiled

@@ -1,55 +1,25 @@
-"""What everything outside this folder sees of a problem, and its reference optimum."""
+"""What everything outside this folder sees of a problem."""
 
 from __future__ import annotations
 
-import sys
-import warnings
 from abc import ABC, abstractmethod
-from functools import cached_property
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from adfs.errors import InputError
-from adfs.problem.evaluation import inner_product, node_sums
-from adfs.problem.gaps import ElasticNet, Gap, Penalty, Ridge, WholePenalty, close_gap
+from adfs.problem.evaluation import add_diagonals, inner_product, node_sums, over_sigma, sum_in_order
+from adfs.problem.gaps import ElasticNet, Gap, Penalty, Ridge, WholePenalty, column_rounding, smallest_gap
 from adfs.problem.losses import Loss
+from adfs.problem.reference import Optimum, find_optimum
 from adfs.problem.samples import Labels, Matrix, Samples
 from adfs.problem.shards import Shard
-from adfs.threads import single_threaded
 
 if TYPE_CHECKING:
-    from adfs.algorithms.base import Method
     from adfs.problem.terms import Term
 
 Sum = TypeVar("Sum", bound="FiniteSum")
-
-_MOST_STEPS = 10**9  # steps on single samples by a method that takes many passes to the reference optimum
-
-
-class Optimum(NamedTuple):
-    """A minimiser and its certificate.
-
-    Attributes
-    ----------
-    theta : ndarray of shape (d,)
-        The minimiser.
-    value : float
-        F(theta).
-    gap : float
-        (F(theta) − D(dual))/F(0), at least (F(theta) − F*)/F(0); not divided where F(0) = 0.
-    dual : ndarray of shape (N, *dual_shape)
-        The dual variables that certify it.
-    method : str
-        The name of the method that found it; empty where no sample depends on θ.
-    """
-
-    theta: np.ndarray
-    value: float
-    gap: float
-    dual: np.ndarray
-    method: str
 
 
 class FiniteSum(ABC):
@@ -66,7 +36,7 @@ class FiniteSum(ABC):
     node_starts : ndarray of shape (n_nodes + 1,)
         Node i holds the terms ``node_starts[i]:node_starts[i + 1]``.
     sigma : ndarray of shape (n_nodes,)
-        σ_i.
+        σ_i, above 0 or, with an ℓ1 term, all 0: the lasso.
     l1 : ndarray of shape (n_nodes,), or None
         λ_i, where every node has a term λ_i‖θ‖₁ too.
     l1_columns : ndarray of shape (d,), or None
@@ -144,9 +114,9 @@ class FiniteSum(ABC):
 
     @property
     def kappa(self) -> np.ndarray:
-        """κ_i = Σ_j L_ij/σ_i, shape (n,)."""
+        """κ_i = Σ_j L_ij/σ_i, shape (n,); infinite without an ℓ2 term."""
         # Row after row: the same bits for a node wherever it stands among others.
-        return np.asarray(node_sums(self.smoothness, self.node_starts) / self.sigma)
+        return over_sigma(node_sums(self.smoothness, self.node_starts), self.sigma)
 
     @property
     def kappa_s(self) -> float:
@@ -161,7 +131,7 @@ class FiniteSum(ABC):
     @property
     def kappa_b(self) -> float:
         """κ_b = max_i (σ_i + the batch smoothness)/σ_i, the batch condition number."""
-        return float(np.max(1.0 + self.batch_smoothness / self.sigma))
+        return float(np.max(1.0 + over_sigma(self.batch_smoothness, self.sigma)))
 
     @property
     def total_sigma(self) -> float:
@@ -256,9 +226,12 @@ class FiniteSum(ABC):
     def dual_objective(self, duals: np.ndarray) -> float:
         """Return D = −Σ f*_ij − ‖Σ s‖²/(2 Σ σ_i), at most F(θ) for every θ.
 
-        It is −∞ where a dual variable lies outside its domain: see `clip_to_domain`.
+        It is −∞ where a dual variable lies outside its domain (see `clip_to_domain`), and without an ℓ2 term
+        where an entry of Σ s is larger than Σ λ_i.
         """
-        theta = self.primal_from_dual(duals)
+        theta, penalty = self.primal_from_dual(duals), self.whole_penalty
+        if penalty.sigma == 0.0 and (np.abs(self.row_total(duals)) > penalty.l1).any():
+            return -np.inf
         squares = 0.5 * self.total_sigma * inner_product(theta, theta)
         return float(-self.conjugate_sums(duals).sum() - squares)
 
@@ -276,8 +249,26 @@ class FiniteSum(ABC):
 
     def gap_at(self, duals: np.ndarray, row_total: np.ndarray, theta: np.ndarray) -> Gap:
         """Return F(θ) − D(s) and its ends, from `row_total` of the dual variables."""
-        residual, *l1 = self.whole_penalty.apart(row_total, theta)
-        return close_gap(self.gap_parts(duals, theta), theta, residual, self.total_sigma, *l1)
+        penalty, rounding = self.whole_penalty, None
+        if penalty.l1 is not None:
+            squares = sum_in_order(self.column_squares, np.zeros(theta.size))
+            rounding = column_rounding(squares, self.dual_squares(duals))
+        return smallest_gap(partial(self.gap_parts, theta=theta), duals, row_total, theta, penalty, rounding)[
+            0
+        ]
+
+    @property
+    def column_squares(self) -> np.ndarray:
+        """Each node's Σ w x_k² over its rows, for each output of a linear model; shape (n, d)."""
+        out = np.zeros((self.n_nodes, self.n_features))
+        add_diagonals(self.samples, 1.0, self.n_outputs, out)
+        return out
+
+    def dual_squares(self, duals: np.ndarray) -> np.ndarray:
+        """Return each node's Σ‖s‖²/w over its active rows, shape (n,)."""
+        squares = (duals * duals).reshape(self.n_samples, -1).sum(axis=1)
+        zero = np.zeros(self.n_samples)
+        return node_sums(np.divide(squares, self.weights, out=zero, where=self.active), self.node_starts)
 
     # ------------------------------------------------------------------ samples of linear models
 
@@ -295,7 +286,7 @@ class FiniteSum(ABC):
         """Return the minimiser, certified by its relative duality gap; computed once and kept.
 
         The methods of the package find it, on one machine: Newton's method or L-BFGS, interior points for
-        losses with kinks, APCG with an ℓ1 term and for general terms. A warning says if ``tol`` was not
+        losses with kinks, APCG for general terms. A warning says if ``tol`` was not
         reached; ``gap`` is what was.
         """
         known: Optimum | None = self.__dict__.get("_optimum")
@@ -338,109 +329,3 @@ class FiniteSum(ABC):
     @abstractmethod
     def term(self, row: int) -> Term:
         """Return one term as an object (for the literal algorithms and for tests)."""
-
-
-# --------------------------------------------------------------------------- the reference optimum
-
-
-@single_threaded
-def find_optimum(problem: FiniteSum, tol: float) -> Optimum:
-    """Minimise to a relative duality gap of ``tol``, or as far as rounding permits; warn if that is more.
-
-    Every method says where it comes in the order of trials (`Method.reference_order`). The methods that can
-    solve the problem run one after another until one of them reaches ``tol``.
-    """
-    # At run time, not with the module: methods and runs are layers above problems.
-    from adfs.algorithms.base import METHODS
-
-    best = _certified(problem, np.zeros((problem.n_samples, *problem.dual_shape)), "")
-    if not problem.active.any():
-        return best
-    # Methods see one node, and at most as many features as samples.
-    solved, basis = problem.merged().with_fewer_features()
-    refusals = []
-    for method in sorted(METHODS.values(), key=lambda method: method.reference_order):
-        if method.reference_order == np.inf or (best.method and best.gap <= tol):
-            break
-        # What a method can solve is its own knowledge.
-        try:
-            method.check(solved)
-        except InputError as refusal:
-            refusals.append(refusal)
-            continue
-        best = _run_to_the_end(problem, solved, basis, method, tol, best)
-    # No method can solve this problem: report why the first one cannot.
-    if not best.method:
-        raise refusals[0]
-    if not best.gap <= tol:
-        warnings.warn(
-            f"the reference optimum reached a relative duality gap of {best.gap:.1e}, not {tol:.1e}; "
-            "rescale the features or take a larger sigma",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    return best
-
-
-def _run_to_the_end(
-    problem: FiniteSum,
-    solved: FiniteSum,
-    basis: np.ndarray | None,
-    method: Method,
-    tol: float,
-    best: Optimum,
-) -> Optimum:
-    """Return the better of an earlier optimum and of the one that a method finds on ``solved``."""
-    import_module("adfs.stages")  # the rules of runs in stages
-    from adfs.runtimes.options import RunOptions
-    from adfs.runtimes.run import run_method
-
-    # A method that knows F and its gradient goes on until rounding stops it: near the optimum its θ gains
-    # digits that the gap, which is of second order in θ, no longer shows.
-    ends_by_rounding = method.checks_every_round
-    options = RunOptions(
-        tol=sys.float_info.min if ends_by_rounding else tol,
-        max_passes=None if ends_by_rounding else max(1000.0, _MOST_STEPS / problem.n_samples),
-        start=best.dual if best.method else None,
-        progress=False,
-    )
-    run = run_method(method, solved, None, options)
-    if not ends_by_rounding and run.converged:
-        # The others get those digits from as many passes again.
-        passes = max(1.0, float(run.columns["passes"][-1]))
-        run = run_method(method, solved, None, RunOptions(max_passes=passes, start=run.dual, progress=False))
-    # An interrupted run is no optimum, and must not be kept as one.
-    if run.outcome == "stopped":
-        raise KeyboardInterrupt
-    assert run.dual is not None
-    last, point = run.theta[0], run.coef
-    if basis is not None:
-        last, point = basis @ last, basis @ point
-    found = [_certified(problem, run.dual, method.name, point)]
-    if problem.linear:
-        # The last iterate, at the dual variables that belong to it.
-        found.append(_certified(problem, problem.slopes(last), method.name, last))
-    # Below the tolerance the last iterate is the better one, although its gap may have more rounding.
-    chosen = min(found, key=lambda one: one.gap)
-    if ends_by_rounding and found[-1].gap <= tol:
-        chosen = found[-1]
-    return chosen if chosen.gap < best.gap or not best.method else best
-
-
-def _certified(
-    problem: FiniteSum, duals: np.ndarray, method: str, theta: np.ndarray | None = None
-) -> Optimum:
-    """Certify the better of θ(s), the point of the dual variables s, and of ``theta``.
-
-    At s = wℓ'(Xθ) the gap of θ itself is ‖∇F(θ)‖²/(2σ); that of θ(s) = θ − ∇F(θ)/σ can be κ times larger.
-    """
-    duals = problem.clip_to_domain(duals)
-    total = problem.row_total(duals)
-    point = problem.whole_penalty.minimizer(total)
-    found = problem.gap_at(duals, total, point)
-    if theta is not None:
-        other = problem.gap_at(duals, total, theta)
-        if not other.gap > found.gap:
-            point, found = theta, other
-    scale = problem.value_at_zero if problem.value_at_zero > 0.0 else 1.0
-    return Optimum(point, problem.objective(point), found.gap / scale, duals, method)

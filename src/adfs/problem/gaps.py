@@ -16,6 +16,7 @@ centre x the iterate is θ = soft(x, λ_i c)/σ_i, and x/σ_i without an ℓ1 te
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -124,6 +125,9 @@ class WholePenalty:
         total = self.ridge_part(row_total)
         if self.l1 is None:
             return np.asarray(-total / self.sigma)
+        # Without an ℓ2 term it is 0 for the totals in the box |total| ≤ Λ; for others there is none.
+        if self.sigma == 0.0:
+            return np.zeros_like(total)
         return np.asarray(soft(-total, self.l1) / self.sigma)
 
     def apart(self, row_total: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, float, float]:
@@ -138,6 +142,18 @@ class WholePenalty:
         cut = np.clip(-row_total, -self.l1, self.l1)
         extra = float(np.abs(theta) @ (self.l1 - cut * np.sign(theta)))
         return self.sigma * (theta - self.minimizer(row_total)), self.sizes(theta), extra
+
+    def box_factor(self, row_total: np.ndarray, rounding: np.ndarray) -> float:
+        """Return the largest factor, at most 1, that brings totals into the box |total_k| ≤ Λ_k.
+
+        ``rounding`` (d,) bounds the rounding of the total. Columns without an ℓ1 term do not count.
+        """
+        if self.l1 is None:
+            return 1.0
+        largest, ones = np.abs(row_total) + rounding, np.ones_like(row_total)
+        beyond = (self.l1 > 0.0) & (largest > self.l1)
+        factor = float(np.divide(self.l1, largest, out=ones, where=beyond).min(initial=1.0))
+        return factor * (1.0 - 4.0 * _EPS) if factor < 1.0 else 1.0
 
     def centers(self, row_total: np.ndarray, sigma: np.ndarray, l1: np.ndarray | None) -> np.ndarray:
         """Return where centres start, (n, d): each at θ̂, with the sum −(row total), from σ_i and λ_i."""
@@ -338,5 +354,57 @@ def close_gap(
         lost += 4.0 * _EPS * total_sigma * math.sqrt(square)
         # (Σσ/2)‖θ − θ̂‖² from Σσ(θ − θ̂), which the residual is.
         miss = math.sqrt(inner_product(residual, residual)) + lost
-        gap += miss * miss / (2.0 * total_sigma) + l1_gap
+        gap += (miss * miss / (2.0 * total_sigma) if total_sigma > 0.0 else 0.0) + l1_gap
     return Gap(value, value - gap - rounding, gap, rounding)
+
+
+def column_rounding(column_squares: np.ndarray, dual_squares: np.ndarray) -> np.ndarray:
+    """Return a bound of the rounding of each column's Σ x_k s, (d,), from Σwx_k² (d,) and Σs²/w (n,).
+
+    Each node's sum is right to the rounding of its terms, and Σ|x_k||s| is at most the root of the product.
+    """
+    squares = float(_column_sums(dual_squares[:, None])[0])
+    return np.asarray((dual_squares.size + 8) * _EPS * np.sqrt(squares) * np.sqrt(column_squares))
+
+
+def smallest_gap(
+    parts_at: Callable[[np.ndarray], np.ndarray],
+    duals: np.ndarray,
+    row_total: np.ndarray,
+    theta: np.ndarray,
+    penalty: WholePenalty,
+    rounding: np.ndarray | None = None,
+    columns: float | np.ndarray = 1.0,
+) -> tuple[Gap, np.ndarray]:
+    """Return the gap of θ at dual variables, and these; or those scaled towards 0, if their gap is smaller.
+
+    Scaled until |x_kᵀs| ≤ Λ_k in every column with an ℓ1 term, they need no ℓ2 term: its conjugate is 0.
+    Every domain contains 0, so they stay in theirs.
+
+    Parameters
+    ----------
+    parts_at : callable
+        Returns `gap_parts` of all nodes at dual variables.
+    duals : ndarray of shape (N, *dual_shape)
+    row_total : ndarray of shape (d,)
+        Σ x s over all nodes.
+    theta : ndarray of shape (d,)
+    penalty : WholePenalty
+    rounding : ndarray of shape (d,), optional
+        Bounds the rounding of the total; without it nothing is scaled.
+    columns : ndarray of shape (d,), optional
+        Has 0 for the columns without a penalty, whose totals are 0, and 1 for the others.
+    """
+    bare = columns * theta
+
+    def gap_of(factor: float) -> tuple[Gap, np.ndarray]:
+        own = duals if factor == 1.0 else factor * duals
+        residual, value, apart = penalty.apart(factor * row_total, bare)
+        # Σ|θ_k|(Λ_k − z_k sign θ_k) is linear in the total. With an ℓ2 term the residual counts the rounding.
+        if penalty.sigma == 0.0 and rounding is not None:
+            apart += float(np.abs(bare) @ rounding)
+        return close_gap(parts_at(own), bare, columns * residual, penalty.sigma, value, apart), own
+
+    factor = 1.0 if rounding is None else penalty.box_factor(row_total, rounding)
+    factors = {1.0, factor} if penalty.sigma > 0.0 else {factor}
+    return min((gap_of(each) for each in sorted(factors)), key=lambda found: found[0].gap)

@@ -31,8 +31,7 @@ from adfs.problem.shards import (
     Shard,
     as_rows,
     check_count,
-    check_l1,
-    check_sigma,
+    check_penalty,
     check_squares,
     check_weights,
     make_shard,
@@ -81,7 +80,8 @@ class Problem(FiniteSum):
     loss : str or Loss
         The name of a registered loss (`adfs.problem.LOSSES`), or an instance with its parameters.
     sigma : float or array-like of shape (n_nodes,)
-        σ_i, the strong convexity of each node's ℓ2 term; only its sum matters to the solution.
+        σ_i, the strong convexity of each node's ℓ2 term; only its sum matters to the solution. With an ℓ1
+        term all may be 0: the lasso.
     n_nodes : int, optional
         Number of nodes; 1 when not given, or as many as the partition has lists.
     partition : str or sequence of index arrays
@@ -142,7 +142,7 @@ class Problem(FiniteSum):
         row_index = None if np.array_equal(order, np.arange(order.size)) else order
         if row_index is not None:
             data = data.take(order)
-        own = check_sigma(sigma, len(parts)), check_l1(l1, len(parts))
+        own = check_penalty(sigma, l1, len(parts))
         self._set(Parts(chosen, data, node_starts, *own, row_index=row_index))
         check_squares(self, lambda j: f"row {int(order[j])}")
 
@@ -181,7 +181,7 @@ class Problem(FiniteSum):
             raise InputError("no shards were given; there must be at least one node")
         stacked, node_starts = stack_shards(checked)
         problem = cls.__new__(cls)
-        own = check_sigma(sigma, len(checked)), check_l1(l1, len(checked))
+        own = check_penalty(sigma, l1, len(checked))
         problem._set(Parts(chosen, stacked, node_starts, *own))
         node = problem.node_of_row
         check_squares(problem, lambda j: f"shard {node[j]}: row {j - node_starts[node[j]]}")
@@ -210,7 +210,7 @@ class Problem(FiniteSum):
         shift = None if offset is None else np.array(offset, dtype=np.float64, order="C")
         labels = np.array(y, dtype=np.float64)
         data = Shard(as_rows(X), labels, check_weights(weights, labels.size, ""), shift)
-        own = check_sigma(sigma, n_nodes), check_l1(l1, n_nodes) if l1 else None
+        own = check_penalty(sigma, l1, n_nodes)
         problem._set(Parts(loss, data, np.array(node_starts), *own, l1_columns, ridge_columns))
         return problem
 
@@ -293,8 +293,8 @@ class Problem(FiniteSum):
         if self.n_nodes == 1:
             return self
         starts = np.array([0, self.n_samples], dtype=np.int64)
-        l1 = None if self.l1 is None else np.array([self.l1.sum()])
-        return self._with(node_starts=starts, sigma=check_sigma(self.total_sigma, 1), l1=l1, scan=None)
+        sigma, l1 = check_penalty(self.total_sigma, None if self.l1 is None else self.l1.sum(), 1)
+        return self._with(node_starts=starts, sigma=sigma, l1=l1, scan=None)
 
     def with_offset(self, offset: np.ndarray) -> Problem:
         """Return the same problem with other offsets of the margins, (N,) or (N, K)."""

@@ -174,7 +174,7 @@ def check_squares(problem: FiniteSum, name: Callable[[int], str]) -> None:
     # L and L/σ must be doubles with all their digits.
     with np.errstate(over="ignore", under="ignore"):
         smoothness = weights * norms * min(problem.loss.beta, 1.0)
-        ratio = smoothness / problem.sigma.min()
+        ratio = smoothness / (problem.sigma.min() or 1.0)
     unusable = (norms > 0.0) & ((smoothness < SMALLEST) | ~np.isfinite(ratio))
     for bad, what in (
         (outside, "has a squared norm that is not a double; scale X"),
@@ -254,11 +254,18 @@ def check_sigma(sigma: ArrayLike, n_nodes: int) -> np.ndarray:
     return values
 
 
-def check_l1(l1: ArrayLike | None, n_nodes: int) -> np.ndarray | None:
-    """Return λ_i as one number of at least 0 per node, (n,); None where all are 0."""
+def check_penalty(
+    sigma: ArrayLike, l1: ArrayLike | None, n_nodes: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return σ_i and λ_i, at least 0, (n,); λ is None where all are 0, and σ all 0 only with some λ."""
     # All zero is no ℓ1 term: the kernels without one are faster.
-    values = None if l1 is None else _one_per_node("l1", l1, n_nodes, above_zero=False)
-    return values if values is not None and values.any() else None
+    own_l1 = None if l1 is None else _one_per_node("l1", l1, n_nodes, above_zero=False)
+    if own_l1 is None or not own_l1.any():
+        return check_sigma(sigma, n_nodes), None
+    lasso = np.size(sigma) > 0 and np.asarray(sigma).dtype.kind in "iuf" and not np.any(sigma)
+    return _one_per_node("sigma", sigma, n_nodes, above_zero=False) if lasso else check_sigma(
+        sigma, n_nodes
+    ), own_l1
 
 
 # --------------------------------------------------------------------------- splitting

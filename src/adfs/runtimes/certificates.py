@@ -14,7 +14,7 @@ from adfs.algorithms.qning import dual_pass
 from adfs.algorithms.round_process import PrimalProcess
 from adfs.problem.evaluation import inner_product
 from adfs.problem.finite_sum import FiniteSum
-from adfs.problem.gaps import Gap, close_gap, margin_rounding
+from adfs.problem.gaps import Gap, close_gap, column_rounding, margin_rounding, smallest_gap
 from adfs.runtimes.cluster import Cluster, Placement
 from adfs.runtimes.options import MEASURES, NEED_OPTIMUM, Record
 
@@ -91,6 +91,7 @@ class AllNodes:
         self._value_at_zero: float | None = None
         self._dual_at_zero: float | None = None
         self._margin_scales: np.ndarray | None = None
+        self._column_squares: np.ndarray | None = None
 
     @property
     def value_at_zero(self) -> float:
@@ -121,11 +122,38 @@ class AllNodes:
             self._margin_scales = self.collect(self.problem.margin_scales)
         return self._margin_scales
 
+    def column_rounding(self, duals: np.ndarray) -> np.ndarray | None:
+        """Return a bound of the rounding of `add_rows`, (d,), which only the gap with an ℓ1 term needs."""
+        if self.penalty.l1 is None:
+            return None
+        if self._column_squares is None:
+            self._column_squares = self.add(self.problem.column_squares)
+        return column_rounding(self._column_squares, self.collect(self.problem.dual_squares(duals)))
+
     def add_rows(self, duals: np.ndarray) -> np.ndarray:
         """Return Σ x_ij s_ij over all nodes from the dual variables of this process, shape (d,)."""
         if self.cluster.size == 1:  # there may be many nodes: no vector for each of them
             return self.problem.row_total(duals)
         return self.add(self.problem.row_sums(duals))
+
+    def smallest_gap(
+        self,
+        duals: np.ndarray,
+        total: np.ndarray,
+        theta: np.ndarray,
+        slack: float = 0.0,
+        columns: float | np.ndarray = 1.0,
+    ) -> tuple[Gap, np.ndarray]:
+        """Return the gap of θ at dual variables or at scaled ones, and these; see `gaps.smallest_gap`.
+
+        ``slack`` is that of `FiniteSum.gap_parts`.
+        """
+
+        def parts_at(own: np.ndarray) -> np.ndarray:
+            return self.collect(self.problem.gap_parts(own, theta, slack))
+
+        rounding = self.column_rounding(duals)
+        return smallest_gap(parts_at, duals, total, theta, self.penalty, rounding, columns)
 
     def objectives(self, points: np.ndarray) -> np.ndarray:
         """Return F at each of some points (p, d), shape (p,)."""
@@ -158,12 +186,14 @@ def certify(
     """
     problem, penalty = nodes.problem, nodes.penalty
     duals: np.ndarray | None = None
-    own: np.ndarray | None = None
     if isinstance(process, PrimalProcess):
-        # The rounding of a loss whose curvature has no bound depends on each row.
-        quick = problem.certifiable and problem.smooth and not process.exhausted
-        if enough is not None and quick and promised_gap(process, nodes) > enough * nodes.scale:
-            return certify_by_gradient(process, nodes, lower)
+        if enough is not None and not process.exhausted and problem.certifiable:
+            expected = process.expected_gap(nodes.total_sigma) / nodes.scale
+            if expected > enough and penalty.l1 is not None:
+                return estimate(process, nodes, expected)
+            # The rounding of a loss whose curvature has no bound depends on each row.
+            if expected > enough and problem.smooth:
+                return certify_by_gradient(process, nodes, lower)
     elif problem.certifiable:
         duals = process.dual()
     if duals is not None:
@@ -177,25 +207,23 @@ def certify(
         if not problem.certifiable:
             return Certificate(theta, float(nodes.objectives(theta[None, :])[0]), -np.inf, np.nan)
         # The slopes of the losses at θ are dual variables in their domains, whatever θ is.
-        own = duals = problem.clip_to_domain(problem.slopes(theta), in_place=True)
+        duals = process.dual() if penalty.l1 is not None else None
+        if duals is None:
+            duals = problem.clip_to_domain(problem.slopes(theta), in_place=True)
         total = nodes.add_rows(duals)
         # Far from the optimum the dual variables of θ may give a lower bound below D(0).
         lower = max(lower, nodes.dual_at_zero)
+        gap, own = nodes.smallest_gap(duals, total, theta)
+        return nodes.certificate(theta, gap, lower, own)
     parts = nodes.collect(problem.gap_parts(duals, theta))
     residual, *l1 = penalty.apart(total, theta)
-    return nodes.certificate(theta, close_gap(parts, theta, residual, nodes.total_sigma, *l1), lower, own)
+    return nodes.certificate(theta, close_gap(parts, theta, residual, nodes.total_sigma, *l1), lower)
 
 
-def promised_gap(process: PrimalProcess, nodes: AllNodes, lengths: np.ndarray | None = None) -> float:
-    """Return the gap that ∇F promises, ‖∇F‖²/(2Σσ), rounding not counted; infinite without a ∇F.
-
-    ``lengths`` (d,) multiply the entries of ∇F, if not all count alike.
-    """
-    gradient = process.gradient if lengths is None else lengths * process.gradient
-    square = inner_product(gradient, gradient)
-    if square == 0.0 and process.position == 0.0:
-        return np.inf
-    return square / (2.0 * nodes.total_sigma)
+def estimate(process: PrimalProcess, nodes: AllNodes, expected: float) -> Certificate:
+    """Return the relative gap that a process expects: no message, no rows, and no proof."""
+    value = process.value if process.point.any() else nodes.value_at_zero
+    return Certificate(process.point, value, nodes.dual_at_zero, expected, is_estimate=True)
 
 
 def certify_by_gradient(process: PrimalProcess, nodes: AllNodes, lower: float) -> Certificate:

@@ -140,7 +140,7 @@ class Execution:
         if setting.block.size > _MOST_NODES_TRIED or not problem.linear:
             return
         # One trial per kind of run: on several ranks it is made in turns, which takes its time.
-        kind = (method.name, several, *(type(part) for part in problem.samples))
+        kind = (method.name, several, problem.l1 is None, *(type(part) for part in problem.samples))
         small = None if kind in _TRIED else problem.first_samples()
         _TRIED.add(kind)
         if small is None:

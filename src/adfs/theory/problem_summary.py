@@ -16,7 +16,7 @@ import numpy as np
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum
-from adfs.problem.evaluation import node_maxima, node_sums, sampling_weights
+from adfs.problem.evaluation import node_maxima, node_sums, over_sigma, sampling_weights
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class _OneNode(NodeSummary):
 
     @cached_property
     def batch_kappa(self) -> np.ndarray:
-        return np.asarray(self.__dict__["_problem"].batch_smoothness / self.sigma)
+        return over_sigma(self.__dict__["_problem"].batch_smoothness, self.sigma)
 
 
 #: Parameters are computed from a problem or from the summary of its nodes.
@@ -126,7 +126,9 @@ def summarize(problem: Source, *, whole: bool = True) -> NodeSummary:
     }
     if problem.n_nodes == 1:
         return _OneNode(problem, **numbers)
-    return NodeSummary(**numbers, batch_kappa=problem.batch_smoothness / sigma)
+    # Without an ℓ2 term no method needs λ_max.
+    batch = problem.batch_smoothness if sigma.all() else numbers["kappa"]
+    return NodeSummary(**numbers, batch_kappa=over_sigma(batch, sigma))
 
 
 def summarize_on(
@@ -184,8 +186,9 @@ class Facts:
     n_outputs : int
     curvature_type : str
         That of the loss, see `adfs.problem.Loss`.
-    l1, intercept : bool
-        Whether there is an ℓ1 term, and an intercept without a penalty.
+    l1, ridge, intercept : bool
+        Whether there is an ℓ1 term, an ℓ2 term (without one condition numbers are infinite), and an intercept
+        without a penalty.
     known_summary : NodeSummary, optional
         The summary of the nodes that hold the samples now.
 
@@ -213,6 +216,7 @@ class Facts:
     n_outputs: int = 1
     curvature_type: str = "continuous"
     l1: bool = False
+    ridge: bool = True
     intercept: bool = False
     known_summary: NodeSummary | None = None
     smooth: bool = field(init=False)
@@ -233,7 +237,8 @@ class Facts:
                 f"and {self.kappa_s:g}"
             )
         # The class is frozen, so these go around its own assignment.
-        object.__setattr__(self, "smooth", math.isfinite(self.kappa_s))
+        lasso = not self.ridge and self.curvature_type != "kinks"
+        object.__setattr__(self, "smooth", math.isfinite(self.kappa_s) or lasso)
         dense = self.n_features / self.n_outputs
         entries = dense if self.entries_per_row is None else self.entries_per_row
         object.__setattr__(self, "row_entries", entries)
@@ -251,7 +256,10 @@ class Facts:
             "n_outputs": samples.loss.n_outputs,
             "curvature_type": samples.loss.curvature_type,
             "l1": problem.l1 is not None,
+            "ridge": sigma > 0.0,
         }
+        if not sigma > 0.0:
+            return cls(kappa_s=math.inf, kappa_b=math.inf, **known)
         # Without condition numbers the time depends on the size of the subgradients.
         if not problem.smooth:
             norms = float(np.sum(samples.weights**2 * problem.row_norms_squared))
@@ -286,6 +294,7 @@ class Facts:
             n_features=n_features,
             kappa_s=kappa_s,
             kappa_b=1.0 + batch,
+            ridge=total > 0.0,
             known_summary=summary,
             **known,
         )
@@ -297,7 +306,7 @@ class Facts:
         with e = trace/λ_max the effective dimension.
         """
         of_all_rows = self.kappa_b - 1.0
-        if not self.smooth or of_all_rows <= 0.0:
+        if not math.isfinite(self.kappa_s) or of_all_rows <= 0.0:
             return max(0.0, of_all_rows)
         # First the limit for many rows, then the value for the rows of one node.
         effective = self.kappa_s / of_all_rows
