@@ -147,7 +147,7 @@ BAD = {
     "too many levels": (
         "c.csv",
         content(b"a,id,y\n" + b"".join(b"1,n%d,%d\n" % (k, k % 2) for k in range(1001))),
-        "column 'id' has more than 1000 different values, too many for a category; leave it out with --drop",
+        "column 'id' has over 1000 levels; leave it out with --drop",
         [],
     ),
     "only missing values": ("c.csv", content(b"a,y\n,0\n,1\n"), "has no column with values", []),

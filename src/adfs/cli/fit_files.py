@@ -22,7 +22,7 @@ import numpy as np
 from adfs._version import __version__
 from adfs.cli import options
 from adfs.cli.app import handling_sigterm, sigterm_as_ctrl_c
-from adfs.data import LinearModel, RawTable, ReadOptions, Table, align, encode_tables, read_raw, stack
+from adfs.data import LinearModel, ReadOptions, Table, align, encode_tables, read_raw, stack
 from adfs.data.frames import folder_content
 from adfs.data.table import labels_for
 from adfs.errors import AdfsError, ExitCode, InputError, unknown_name
@@ -262,14 +262,11 @@ def _read(
     why = "to read the files"
 
     # An error of one rank is raised on all of them.
-    read_options = cluster.attempt(why, lambda: ReadOptions(**dataclasses.asdict(reading)))
-
-    def read() -> list[Table | RawTable]:
-        return [read_raw(name, dataclasses.replace(read_options, part=part)) for name, part in names]
-
-    files = cluster.attempt(why, read)
+    asked = cluster.attempt(why, lambda: ReadOptions(**dataclasses.asdict(reading)))
+    each = [(name, dataclasses.replace(asked, part=part)) for name, part in names]
+    files = cluster.attempt(why, lambda: [read_raw(name, how) for name, how in each])
     try:
-        raw = encode_tables(files, read_options, cluster.allgather)
+        raw = encode_tables(files, asked, cluster.allgather)
     except InputError as error:  # the same in all processes
         raise RefusalError(str(error)) from None
     for note in [] if raw[0].encoding is None else raw[0].encoding.notes:

@@ -309,9 +309,9 @@ def read_for(
     table = read_raw(file, replace(read, labels_needed=labels_needed, offset_needed=False))
     if isinstance(table, RawTable):
         # A model without an encoding takes columns of numbers, by their names if both have names.
-        names = model.feature_names if table.named and model.feature_names else table.frame.columns
+        names = model.feature_names if table.named and model.feature_names else table.X.columns
         encoding = encoding or Encoding(tuple(Column(name) for name in names))
-        extra = {*table.frame.columns} - {column.name for column in encoding.columns} - {*encoding.dropped}
+        extra = {*table.X.columns} - {column.name for column in encoding.columns} - {*encoding.dropped}
         if extra and not samples.ignore_extra:
             raise InputError(
                 f"{file} has a column {min(extra)!r} that the model does not know; name the label with "

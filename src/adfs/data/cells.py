@@ -36,12 +36,11 @@ class Cells:
         Why the column is neither numbers nor a category; empty if it is.
     """
 
-    def __init__(self, values: pd.Series, decimal: str) -> None:
+    def __init__(self, values: pd.Series, decimal: str = ".") -> None:
         from pandas.api.types import is_bool_dtype, is_complex_dtype, is_numeric_dtype
 
-        self._values, self._decimal, self.trouble = values, decimal, ""
-        self.missing = values.isna().to_numpy()
-        self.dates = values.dtype.kind in "mM"
+        self._values, self._decimal = values, decimal
+        self.missing, self.dates, self.trouble = values.isna().to_numpy(), False, ""
         if is_numeric_dtype(values) and not is_complex_dtype(values):
             self.numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
             self.text = ~self.missing if is_bool_dtype(values) else np.zeros(len(values), dtype=bool)
@@ -55,7 +54,7 @@ class Cells:
         self.numbers = found[codes]
         self.text = np.isnan(self.numbers) & ~self.missing
         texts = [word for word, number in zip(words, found, strict=False) if np.isnan(number)]
-        self.dates = self.dates or (bool(texts) and all(_DATE.fullmatch(word) for word in texts))
+        self.dates = bool(texts) and all(_DATE.fullmatch(word) for word in texts)
 
     @cached_property
     def words(self) -> tuple[np.ndarray, list[str]]:
@@ -73,26 +72,24 @@ class Cells:
 
     def profile(self) -> JsonObject:
         """Return what the processes have to know of each other's cells to agree on the kind of the column."""
-        present = self.numbers[~self.missing & ~self.text]
         return {
-            "numbers": present.size,
+            "numbers": int((~self.missing & ~self.text).sum()),
             "texts": int(self.text.sum()),
             "missing": int(self.missing.sum()),
             "first_text": first_row(self.text),
             "first_missing": first_row(self.missing),
             "dates": self.dates,
             "trouble": self.trouble,
-            "constant": bool((present == present[:1]).all()),
         }
 
-    def details(self, kind: str, with_missing: bool) -> JsonObject | list[float] | None:
-        """Return the counts of the levels, None if there are too many.
+    def details(self, kind: str) -> JsonObject | list[float] | None:
+        """Return the counts of the levels, None if there are too many; or the count of numbers and their sum.
 
-        Of numbers, return some whose exact sum is that of the column, or the value of a constant column.
+        The sum is exact, in several parts.
         """
         if kind != "category":
-            present = self.numbers[~self.missing]
-            return _exact_sum(present.tolist()) if with_missing else present[:1].tolist()
+            present = self.numbers[~self.missing].tolist()
+            return [len(present), *_exact_sum(present)]
         codes, words = self.words
         counts: Counter[str] = Counter()
         for word, count in zip(words, np.bincount(codes[codes >= 0], minlength=len(words)), strict=True):

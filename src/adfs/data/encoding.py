@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -45,8 +46,6 @@ class Column:
         The number of rare levels, which count as ``"other"``.
     reference : str or None
         The level without a feature.
-    constant : bool
-        Whether all rows have the same value.
     """
 
     name: str
@@ -56,7 +55,6 @@ class Column:
     levels: tuple[str, ...] = ()
     rare: int = 0
     reference: str | None = None
-    constant: bool = False
 
     @property
     def features(self) -> list[str]:
@@ -77,8 +75,6 @@ class Column:
             words.append(f"{self.rare} rare level{' is' if self.rare == 1 else 's are'} {OTHER!r}")
         if self.reference is not None:
             words.append(f"reference {self.reference}")
-        if self.constant:
-            words.append("constant")
         return "all values are missing" if self.kind == "empty" else "; ".join(words)
 
 
@@ -133,17 +129,11 @@ class Encoding:
 
     def encode(self, raw: RawTable) -> Table:
         """Return the table with the features of a file's columns."""
-        X, notes = self._features(raw.frame, raw.source)
-        named, facts = raw.named or not self.plain, (raw.y, raw.weights, raw.source)
-        return Table(
-            X,
-            *facts,
-            feature_names=self.feature_names if named else None,
-            offset=raw.offset,
-            offset_name=raw.offset_name,
-            encoding=None if self.plain else self,
-            notes=tuple(notes),
-        )
+        X, notes = self._features(raw.X, raw.source)
+        names = self.feature_names if raw.named or not self.plain else None
+        entries = {field.name: getattr(raw, field.name) for field in dataclasses.fields(Table)}
+        entries |= {"X": X, "feature_names": names, "notes": tuple(notes)}
+        return Table(**entries | {"encoding": None if self.plain else self})
 
     def _features(self, frame: pd.DataFrame, source: str) -> tuple[Matrix, list[str]]:
         frame = frame.rename(columns=str)
@@ -162,11 +152,9 @@ class Encoding:
             block, unknown = _category_features(column, cells)
             blocks.append(block)
             if unknown:
-                place = OTHER if OTHER in column.levels else f"{column.reference or 'no level'}"
-                notes.append(
-                    f"{source}: column {column.name!r} has rare, missing or unknown levels in {unknown} "
-                    f"rows, which count as {place}"
-                )
+                place = OTHER if OTHER in column.levels else column.reference or "no level"
+                where = f"{source}: column {column.name!r}"
+                notes.append(f"{where} has unknown or rare levels in {unknown} rows, which count as {place}")
         if any(sp.issparse(block) for block in blocks):
             return sp.csr_array(sp.hstack([sp.csr_array(block) for block in blocks], format="csr")), notes
         return np.ascontiguousarray(np.column_stack(blocks)), notes
@@ -191,13 +179,8 @@ class Encoding:
         rows = [("column", "kind", "features", "treatment")]
         rows += [(c.name, c.kind, str(len(c.features)), c.treatment) for c in self.columns]
         rows += [(name, "dropped", "0", "") for name in self.dropped]
-        widths = [max(len(row[k]) for row in rows) for k in range(3)]
-        return "\n".join(
-            "  ".join(
-                [*(f"{word:<{width}}" for word, width in zip(row, widths, strict=False)), row[3]]
-            ).rstrip()
-            for row in rows
-        )
+        widths = [max(map(len, words)) for words in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
     def to_entries(self) -> JsonObject:
         """Return the entries of a model file; what has its default is left out."""
@@ -210,25 +193,17 @@ class Encoding:
     @classmethod
     def from_entries(cls, entries: JsonObject) -> Encoding:
         """Return the encoding of a model file's entries; `ValueError` or `TypeError` if they are wrong."""
-        found = []
-        for entry in entries["columns"]:
-            texts = (entry["name"], *entry.get("levels", ()), entry.get("reference") or "")
-            counts, mean = (entry.get("missing", 0), entry.get("rare", 0)), entry.get("mean")
-            column = Column(**entry | {"levels": texts[1:-1]})
-            # A number with missing values needs a mean; categories and empty columns have none.
-            finite = mean is not None and math.isfinite(mean)
-            if not (
-                column.kind in ("number", "category", "empty")
-                and all(isinstance(text, str) for text in texts)
-                and all(isinstance(count, int) and count >= 0 for count in counts)
-                and (finite if column.kind == "number" and column.missing else mean is None)
-            ):
+        found = tuple(
+            Column(**entry | {"levels": tuple(entry.get("levels", ()))}) for entry in entries["columns"]
+        )
+        for column in found:
+            # A mean belongs to numbers of which some were missing.
+            filled = column.kind == "number" and column.missing > 0
+            has_mean = column.mean is not None and math.isfinite(column.mean)
+            if column.kind not in ("number", "category", "empty") or filled is not has_mean:
                 raise ValueError("a column of the encoding is not described as columns are")
-            found.append(column)
         dropped = tuple(str(name) for name in entries["dropped"])
-        if entries["decimal"] not in (".", ","):
-            raise ValueError("the decimal mark must be a point or a comma")
-        return cls(tuple(found), dropped, bool(entries["no_header"]), entries["decimal"])
+        return cls(found, dropped, bool(entries["no_header"]), entries["decimal"])
 
 
 def _number_features(column: Column, cells: Cells, source: str) -> np.ndarray:
@@ -256,7 +231,8 @@ def _category_features(column: Column, cells: Cells) -> tuple[Matrix, int]:
     codes, words = cells.words
     found = [places.get(word, -1 if word == column.reference else other) for word in words]
     place = np.array([*found, len(places) if column.missing else other])[codes]
-    unknown = np.array([*(word not in (*places, column.reference) for word in words), not column.missing])
+    known = {*places, column.reference}
+    unknown = np.array([*(word not in known for word in words), not column.missing])
     kept = place >= 0
     starts = np.concatenate([[0], np.cumsum(kept)])
     rows = sp.csr_array((np.ones(starts[-1]), place[kept], starts), shape=(len(codes), len(column.features)))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adfs.data.cells import Cells, first_row
 from adfs.data.table import RawTable, ReadOptions, as_number, listed_names
 from adfs.errors import InputError
 from adfs.files import open_bytes
@@ -106,10 +107,10 @@ def folder_content(path: Path) -> dict[str, object]:
     """Return the names and the rows of the parquet files in a folder, which all ranks must agree on."""
     try:
         pieces = _pieces(path)[1]
-    except ImportError:
-        raise InputError(f"reading {path} needs pyarrow: pip install pyarrow") from None
-    except (OSError, ValueError):
-        raise InputError(f"{path} holds files that are not parquet files, or are damaged") from None
+    except (ImportError, OSError, ValueError) as error:
+        raise InputError(
+            f"{path} cannot be read as parquet files by pyarrow ({type(error).__name__})"
+        ) from None
     rows: Counter[str] = Counter()
     for piece, count in pieces:
         rows[Path(piece.path).relative_to(path).as_posix()] += count
@@ -241,8 +242,8 @@ def split_columns(path: Path, frame: pd.DataFrame, named: bool, options: ReadOpt
         None if label_column is None else _labels(frame[label_column], label_column, path),
         None if weight_column is None else _numeric(frame[weight_column], weight_column, path),
         source,
-        named,
-        tuple(column for column in others if column not in features),
+        named=named,
+        dropped=tuple(column for column in others if column not in features),
         offset=None if offset_column is None else _numeric(frame[offset_column], offset_column, path),
         offset_name=offset_column,
     )
@@ -285,25 +286,12 @@ def listed(columns: list[str]) -> str:
 
 def _numeric(values: pd.Series, name: str, path: Path) -> np.ndarray:
     """Return a column as numbers; raise if it holds text, or has missing or infinite entries."""
-    from pandas.api.types import is_bool_dtype, is_complex_dtype, is_numeric_dtype
-
-    if not (is_numeric_dtype(values) or is_bool_dtype(values)) or is_complex_dtype(values):
-        # The row is reported, not its text.
-        for row, value in enumerate(values):
-            if as_number(str(value)) is None:
-                raise InputError(
-                    f"{path}: column {name!r} holds text in data row {row + 1}; turn it into numbers first"
-                )
-        raise InputError(f"{path}: column {name!r} holds {values.dtype} values, not numbers")
-    # Missing values become NaN, which is refused below.
-    out = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    if not np.isfinite(out).all():
-        row = int(np.flatnonzero(~np.isfinite(out))[0])
-        raise InputError(
-            f"{path}: column {name!r} is missing, NaN or infinite in data row {row + 1}; "
-            "clean or impute it first"
-        )
-    return out
+    cells = Cells(values)
+    row = first_row(~np.isfinite(cells.numbers))
+    if row is not None:  # the row is reported, not its text
+        fault = "holds text" if cells.text[row] else "is missing, NaN or infinite"
+        raise InputError(f"{path}: column {name!r} {fault} in data row {row + 1}; clean or impute it first")
+    return cells.numbers
 
 
 def _labels(values: pd.Series, name: str, path: Path) -> np.ndarray:

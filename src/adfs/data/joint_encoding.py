@@ -36,7 +36,7 @@ def encode_tables(
 ) -> list[Table]:
     """Return the tables with their features; the raw ones of all processes get the same encoding."""
     raw = [table for table in tables if isinstance(table, RawTable)]
-    frames, sources = [table.frame for table in raw], [table.source for table in raw]
+    frames, sources = [table.X for table in raw], [table.source for table in raw]
     encoding = find_encoding(frames, options, gather=gather, sources=sources)
     # The files may differ in the columns that are left out.
     dropped = {
@@ -91,23 +91,13 @@ def find_encoding(
     by_name = {name: [(source, profiles[name]) for source, profiles in files] for name in names}
     kinds = {name: _kind(name, found, options, name in categories) for name, found in by_name.items()}
     missing = {name: sum(profile["missing"] for _, profile in found) for name, found in by_name.items()}
-    constant = {name: all(profile["constant"] for _, profile in found) for name, found in by_name.items()}
-    wanted = [name for name in names if kinds[name] == "category" or missing[name] or constant[name]]
-    details = gather(
-        [{name: table[name].details(kinds[name], missing[name] > 0) for name in wanted} for table in cells]
-    )
+    wanted = {name: kind for name, kind in kinds.items() if kind == "category" or missing[name]}
+    details = gather([{name: table[name].details(kind) for name, kind in wanted.items()} for table in cells])
     parts = [table for part in details for table in part]
-    columns = []
-    for name, kind in kinds.items():
-        found = [part[name] for part in parts] if name in wanted else []
-        if kind == "category":
-            columns.append(_category(name, found, missing[name], options.reference_levels))
-        elif kind == "number" and missing[name]:
-            count = sum(profile["numbers"] for _, profile in by_name[name])
-            columns.append(Column(name, kind, _mean(name, found, count), missing[name]))
-        else:
-            same = bool(found) and all(part == found[0] for part in found)
-            columns.append(Column(name, kind, missing=missing[name], constant=same and kind == "number"))
+    columns = [
+        _column(Column(name, kind, missing=missing[name]), [part.get(name) for part in parts], options)
+        for name, kind in kinds.items()
+    ]
     encoding = Encoding(tuple(columns), no_header=options.no_header, decimal=options.decimal)
     features = encoding.feature_names
     if files and not features:
@@ -115,7 +105,7 @@ def find_encoding(
     twice = next((name for name, count in Counter(features).items() if count > 1), None)
     if twice is not None:
         raise InputError(
-            f"two features would be named {twice!r}; rename the columns or leave one out with --drop"
+            f"two features would be named {twice!r}; rename a column, or leave it out with --drop"
         )
     return encoding
 
@@ -137,10 +127,7 @@ def _kind(name: str, found: list[tuple[str, JsonObject]], options: ReadOptions, 
     with_text = [(source, profile) for source, profile in found if profile["texts"]]
     source, first = with_text[0]
     if all(profile["dates"] for _, profile in with_text):
-        raise InputError(
-            f"{source}: column {name!r} holds dates; make numbers of them, such as days or months, or leave "
-            "it out with --drop"
-        )
+        raise InputError(f"{source}: column {name!r} holds dates; make them numbers, or use --drop")
     # More numbers than text: the text is probably a mistake.
     if numbers > texts:
         raise InputError(
@@ -150,33 +137,26 @@ def _kind(name: str, found: list[tuple[str, JsonObject]], options: ReadOptions, 
     return "category"
 
 
-def _mean(name: str, sums: list[list[float]], count: int) -> float:
-    """Return the mean of a column from the exact sums of its parts."""
-    try:
-        mean = math.fsum(part for parts in sums for part in parts) / count
-    except OverflowError:
-        mean = math.inf
-    if not math.isfinite(mean):
-        raise InputError(f"the numbers of column {name!r} are too large for a mean; scale them")
-    return mean
-
-
-def _category(name: str, found: list[JsonObject | None], missing: int, with_reference: bool) -> Column:
-    """Return a category from the counts of its levels in all files."""
+def _column(column: Column, found: list[Any], options: ReadOptions) -> Column:
+    """Return a column with its mean or its levels, from the details of all files."""
+    if column.kind == "number" and column.missing:
+        # Each file has its count of numbers, and then its sum in several exact parts.
+        try:
+            mean = math.fsum(part for _, *parts in found for part in parts) / sum(part[0] for part in found)
+        except OverflowError:
+            mean = math.inf
+        if not math.isfinite(mean):
+            raise InputError(f"the numbers of column {column.name!r} are too large for a mean; scale them")
+        return dataclasses.replace(column, mean=mean)
+    if column.kind != "category":
+        return column
     counts: Counter[str] = Counter()
     for part in found:
         counts.update(part or {})
     if None in found or len(counts) > MOST_LEVELS:
-        raise InputError(
-            f"column {name!r} has more than {MOST_LEVELS} different values, too many for a category; leave "
-            "it out with --drop"
-        )
+        raise InputError(f"column {column.name!r} has over {MOST_LEVELS} levels; leave it out with --drop")
     common = sorted(level for level in counts if counts[level] >= RARE_ROWS and level != OTHER)
-    others = [OTHER] * (len(common) < len(counts))
-    reference = max(common, key=counts.__getitem__) if with_reference and common else None
-    levels = [level for level in common if level != reference] + others
+    reference = max(common, key=counts.__getitem__) if options.reference_levels and common else None
+    levels = [level for level in common if level != reference] + [OTHER] * (len(common) < len(counts))
     rare = len(counts.keys() - {*common, OTHER})
-    alone = len(counts) == 1 and not missing
-    return Column(
-        name, "category", None, missing, tuple(levels), rare=rare, reference=reference, constant=alone
-    )
+    return dataclasses.replace(column, levels=tuple(levels), rare=rare, reference=reference)

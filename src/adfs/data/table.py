@@ -17,8 +17,6 @@ from adfs.errors import InputError, unknown_name
 from adfs.files import COMPRESSED_SUFFIXES, machine_memory
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from adfs.data.encoding import Encoding
 
 Matrix = Any  # np.ndarray or scipy.sparse.csr_array; scipy's types cannot say "either, of float64"
@@ -126,32 +124,6 @@ def listed_names(names: str | Sequence[str] | None) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class RawTable:
-    """The columns of one file, before an `adfs.data.Encoding` makes features of them.
-
-    Attributes
-    ----------
-    frame : DataFrame
-        The columns of features.
-    y, weights, source, offset, offset_name
-        As in `Table`.
-    named : bool
-        Whether the file has names of columns; otherwise they are numbers, counted from 0.
-    dropped : tuple of str
-        The columns that were left out.
-    """
-
-    frame: pd.DataFrame
-    y: np.ndarray | None
-    weights: np.ndarray | None
-    source: str
-    named: bool
-    dropped: tuple[str, ...]
-    offset: np.ndarray | None = None
-    offset_name: str | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class Table:
     """The samples of one file.
 
@@ -201,6 +173,24 @@ class Table:
     def n_features(self) -> int:
         """The dimension d."""
         return int(self.X.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class RawTable(Table):
+    """The columns of one file, before an `adfs.data.Encoding` makes features of them.
+
+    Attributes
+    ----------
+    X : DataFrame
+        The columns of features.
+    named : bool
+        Whether the file has names of columns; otherwise they are numbers, counted from 0.
+    dropped : tuple of str
+        The columns that were left out.
+    """
+
+    named: bool = True
+    dropped: tuple[str, ...] = ()
 
 
 def align(
