@@ -8,6 +8,7 @@ import numpy as np
 
 from adfs.problem import Loss, Multinomial
 from adfs.problem.line_losses import EpsilonInsensitive, LineLoss
+from adfs.problem.tweedie import Tweedie
 
 LONG = np.longdouble
 _KINKED = ("hinge", "absolute", "quantile", "epsilon_insensitive")
@@ -34,6 +35,13 @@ def _pieces(loss: Loss, u: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.nd
     if loss.name == "poisson":
         m, t = np.exp(u), u - log_y
         return np.where(y > 0, y * (np.expm1(t) - t), m), m - y, m
+    if isinstance(loss, Tweedie):
+        a, c = LONG(loss.power) - 1, 2 - LONG(loss.power)
+        rising, falling = np.exp(c * u), y * np.exp(-a * u)
+        # Without cancellation for y > 0: b to the power c times e⁻ᵃᵗ/a + eᶜᵗ/c, less its least value.
+        t, scale = u - log_y, np.where(y > 0, y, 0) ** c
+        value = np.where(y > 0, scale * (np.expm1(-a * t) / a + np.expm1(c * t) / c), rising / c)
+        return value, rising - falling, c * rising + a * falling
     assert loss.name == "gamma"
     t = log_y - u
     return np.expm1(t) - t, 1 - np.exp(t), np.exp(t)
@@ -111,7 +119,7 @@ class Reference:
         _, target, sizes = self._placed(point)
         # The slope of a kink may be that of either side.
         steep = np.maximum(np.abs(slopes), self.weights if slopes.ndim == 1 else self.weights[:, None])
-        if self.loss.name in ("poisson", "gamma"):
+        if self.loss.link == "log":
             sizes = sizes + 1 + np.abs(np.log(np.maximum(target, LONG(1e-300))))
         elif not self.several:
             sizes = sizes + np.abs(target)

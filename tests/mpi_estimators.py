@@ -44,6 +44,7 @@ CASES: dict[str, tuple[str, Any, bool]] = {
     "huber": ("diabetes: progression", ADFSRegressor("huber", delta=50.0), False),
     "poisson": ("linnerud: sit-ups", ADFSRegressor("poisson"), False),
     "gamma": ("wine: colour", ADFSRegressor("gamma"), False),
+    "tweedie": ("wine: colour", ADFSRegressor("tweedie", power=1.3, method="adfs"), False),
 }
 
 

@@ -65,6 +65,9 @@ def attack(loss: Loss, seed: int, lasso: bool = False) -> Attack:
         y[0] += 1.0
     elif loss.name == "gamma":
         y = np.exp(noisy) * 10.0 ** rng.uniform(-6.0, 6.0)
+    elif loss.name == "tweedie":
+        y = np.where(rng.uniform(size=n) < 0.4, 0.0, np.exp(noisy)) * 10.0 ** rng.uniform(-4.0, 4.0)
+        y[0] += 1.0
     else:
         y = noisy * 10.0 ** rng.uniform(-2.0, 2.0) + rng.choice([0.0, 1e2, 1e5, -1e8])
         y = np.exp(rng.uniform(0.5, 2.0) * noisy) if rng.random() < 0.2 else y

@@ -101,7 +101,7 @@ def test_regressor_cv_chooses_as_ridge_does(name: str) -> None:
     assert model.score(X, y) == pytest.approx(reference.score(rows, y), abs=1e-7)
 
 
-@pytest.mark.parametrize("loss", ["poisson", "gamma"])
+@pytest.mark.parametrize("loss", ["poisson", "gamma", "tweedie"])
 def test_regressor_cv_scores_a_log_link_by_its_deviance(loss: str) -> None:
     X, y = datasets.load_diabetes(return_X_y=True)
     X, base = standardised(X[:150, :4]), ADFSRegressor(loss, random_state=0)
@@ -174,7 +174,7 @@ def test_cross_validation_tells_untested_classes_and_folds_it_cannot_fit() -> No
     with pytest.warns(UserWarning, match="no row of class True is tested in fold 0, 1 of cv"):
         ADFSClassifierCV([1.0], cv=5, estimator=ADFSClassifier(loss="squared_hinge")).fit(X, y)
     folds = [(np.arange(3, 60), np.arange(3)), (np.arange(50), np.arange(50, 60))]
-    with pytest.raises(InputError, match="fold 0 of cv: all counts are 0"):
+    with pytest.raises(InputError, match="fold 0 of cv: all targets are 0"):
         ADFSRegressorCV([1.0], cv=folds, estimator=ADFSRegressor("poisson")).fit(X, y.astype(float))
 
 

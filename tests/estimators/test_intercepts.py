@@ -239,7 +239,10 @@ def test_regressor_certifies_targets_far_from_zero_as_returned(name: str, l1_rat
 
 @pytest.mark.parametrize(
     ("name", "method"),
-    [*((name, how) for name in ("poisson", "gamma") for how in ("adfs", "newton")), ("squared", "agd")],
+    [
+        *((name, how) for name in ("poisson", "gamma", "tweedie") for how in ("adfs", "newton")),
+        ("squared", "agd"),
+    ],
 )
 def test_regressor_certifies_constant_targets(name: str, method: str) -> None:
     X = np.random.default_rng(0).standard_normal((40, 2))

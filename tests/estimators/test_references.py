@@ -21,6 +21,7 @@ from sklearn.linear_model import (
     LogisticRegressionCV,
     PoissonRegressor,
     Ridge,
+    TweedieRegressor,
 )
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
@@ -70,6 +71,17 @@ def gamma(X: Any, y: np.ndarray, exposure: np.ndarray) -> Case:
     return ours, {"offset": np.log(exposure)}, theirs.fit(X, y / exposure)
 
 
+def tweedie(power: float, X: Any, y: np.ndarray, exposure: np.ndarray) -> Case:
+    y[::3] = 0.0
+    # An offset log e is the same as the weight e to the power 2 − p of the rate.
+    weights = exposure ** (2.0 - power)
+    theirs = TweedieRegressor(
+        power=power, link="log", alpha=0.1, solver="newton-cholesky", tol=1e-12, max_iter=1000
+    )
+    ours = ADFSRegressor("tweedie", power=power, alpha=0.1 * weights.sum())
+    return ours, {"offset": np.log(exposure)}, theirs.fit(X, y / exposure, weights)
+
+
 def by_adfs(model: Callable[..., Case], *data: Any) -> Case:
     """Leave nothing to `auto`, which is newton here and adfs for the elastic nets."""
     ours, given, theirs = model(*data)
@@ -96,6 +108,10 @@ MODELS: dict[str, tuple[Callable[..., Case], list[str]]] = {
     "PoissonRegressor, adfs": (partial(by_adfs, poisson), ["iris: petals"]),
     "GammaRegressor": (gamma, [*AMOUNTS, "linnerud: sit-ups"]),
     "GammaRegressor, adfs": (partial(by_adfs, gamma), ["wine: colour"]),
+    "TweedieRegressor 1.2": (partial(tweedie, 1.2), ["digits: ink"]),
+    "TweedieRegressor 1.5": (partial(tweedie, 1.5), AMOUNTS),
+    "TweedieRegressor 1.9": (partial(tweedie, 1.9), ["wine: colour"]),
+    "TweedieRegressor, adfs": (partial(by_adfs, partial(tweedie, 1.6)), ["wine: colour"]),
     "StandardScaler, LogisticRegression": (partial(pipeline, logistic), CLASSES[:3]),
     "StandardScaler, Ridge": (partial(pipeline, ridge), AMOUNTS),
 }
@@ -141,7 +157,7 @@ def test_estimators_have_the_coefficients_of_the_reference(model: str, name: str
     if model in ("LogisticRegression, l1_ratio", "ElasticNet"):
         assert np.array_equal(found.coef_ != 0.0, theirs.coef_ != 0.0)
         assert 0 < np.count_nonzero(found.coef_) < found.coef_.size
-    if model in ("PoissonRegressor", "GammaRegressor"):
+    if model in ("PoissonRegressor", "GammaRegressor", "TweedieRegressor 1.5"):
         assert found.predict(X, **given) == pytest.approx(weights * theirs.predict(X), rel=1e-6)
         rates = (X, y / weights, weights)
         assert found.score(*rates) == pytest.approx(theirs.score(*rates), abs=1e-6)
@@ -160,6 +176,11 @@ FAMILIES: dict[str, tuple[Any, Any, list[str]]] = {
         ["diabetes: progression", "iris: petals", "linnerud: sit-ups"],
     ),
     "Gamma": (sm.families.Gamma(sm.families.links.Log()), ADFSRegressor("gamma"), AMOUNTS),
+    "Tweedie": (
+        sm.families.Tweedie(sm.families.links.Log(), var_power=1.4),
+        ADFSRegressor("tweedie", power=1.4),
+        ["wine: colour"],
+    ),
 }
 
 
@@ -170,7 +191,7 @@ def test_standard_errors_are_those_of_statsmodels(family: str, name: str) -> Non
     X, y, exposure = real(name)
     X = standardised(X)
     theirs, ours, _ = FAMILIES[family]
-    offset = np.log(exposure) if family in ("Poisson", "Gamma") else 0.1 * exposure
+    offset = np.log(exposure) if family in ("Poisson", "Gamma", "Tweedie") else 0.1 * exposure
     weights = 1 + np.arange(len(y)) % 3  # as repeated rows
     again = np.repeat(np.arange(len(y)), weights)
     design = np.column_stack([X, np.ones(len(y))])[again]

@@ -31,6 +31,7 @@ MODELS: dict[str, tuple[Any, tuple[float, float]]] = {
     "smoothed quantile": (ADFSRegressor("smoothed_quantile", quantile=0.7, intercept_scaling=1.0), SMOOTH),
     "poisson": (ADFSRegressor("poisson", inference=True), SMOOTH),
     "gamma": (ADFSRegressor("gamma", inference=True), SMOOTH),
+    "tweedie": (ADFSRegressor("tweedie", power=1.3, inference=True), SMOOTH),
     "poisson, elastic net": (ADFSRegressor("poisson", l1_ratio=0.5), (1e-11, 1e-5)),
     "gamma by adfs": (ADFSRegressor("gamma", method="adfs"), (1e-11, 1e-5)),
     "absolute": (ADFSRegressor("absolute"), KINKED),
@@ -42,7 +43,7 @@ MODELS: dict[str, tuple[Any, tuple[float, float]]] = {
 def data_of(name: str, estimator: Any) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(estimator, ADFSRegressor):
         X, y = regression("diabetes")
-        counts = name.startswith(("poisson", "gamma"))
+        counts = name.startswith(("poisson", "gamma", "tweedie"))
         return X[:90, :4], np.round(np.exp(1.0 + 0.5 * y[:90])) + 1.0 if counts else y[:90]
     if name in ("softmax", "one versus rest"):
         X, y = load_wine(return_X_y=True)

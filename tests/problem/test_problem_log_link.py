@@ -22,13 +22,17 @@ from adfs.theory import AugmentedGraph, Parameters
 from literal_adfs import MeanLagAdfs
 from literal_methods import BoxedTerms
 
-CASES = [("poisson", 0.0), ("poisson", 3.0), ("poisson", 250.0), ("gamma", 0.02), ("gamma", 7.0)]
-every = pytest.mark.parametrize(("name", "b"), CASES)
+POISSON, GAMMA, TWEEDIE = get_loss("poisson"), get_loss("gamma"), get_loss("tweedie", power=1.5)
+CASES = [
+    *((POISSON, b) for b in (0.0, 3.0, 250.0)),
+    *((GAMMA, b) for b in (0.02, 7.0)),
+    *((get_loss("tweedie", power=power), b) for power in (1.05, 1.5, 1.98) for b in (0.0, 0.02, 40.0)),
+]
+every = pytest.mark.parametrize(("loss", "b"), CASES, ids=lambda one: str(one))
 
 
 @every
-def test_log_link_functions_fit_each_other(name: str, b: float) -> None:
-    loss = get_loss(name)
+def test_log_link_functions_fit_each_other(loss: Loss, b: float) -> None:
     for u in np.linspace(-6.0, 6.0, 41):
         step = 1e-6
         scale = 1.0 + losses.curvature(loss, u + step, b)
@@ -41,7 +45,11 @@ def test_log_link_functions_fit_each_other(name: str, b: float) -> None:
         assert losses.value(loss, u, b) + losses.conjugate(loss, s, b) == pytest.approx(
             s * u, abs=1e-13 * size
         )
+        lowest, highest = losses.domain(loss, b)
         for other in (s + 0.1 * scale, s - 0.1 * scale):
+            if not lowest <= other <= highest:
+                assert losses.divergence(loss, u, other, b) == losses.conjugate(loss, other, b) == math.inf
+                continue
             plain = losses.value(loss, u, b) + losses.conjugate(loss, other, b) - u * other
             assert losses.divergence(loss, u, other, b) == pytest.approx(plain, rel=1e-9, abs=1e-12 * size)
         first, last = type(loss).margins_of(loss, s, s, b)  # type: ignore[attr-defined]
@@ -67,6 +75,68 @@ def test_log_link_divergence_keeps_its_digits_near_equality(name: str) -> None:
             assert math.sqrt(found) <= math.sqrt(true) * (1.0 + 1e-13) + slack
 
 
+def _tweedie_in_decimals(power: float, u: float, s: float, b: float) -> Decimal:
+    """Return ℓ(u; b) + ℓ*(s; b) − us, b > 0; the margin of s by bisection."""
+    p, here, dual, target = (Decimal(number) for number in (power, u, s, b))
+    a, c = p - 1, 2 - p
+
+    def value(t: Decimal) -> Decimal:
+        return (c * t).exp() / c + target * (-a * t).exp() / a
+
+    low, high = Decimal(-100_000), Decimal(100_000)
+    for _ in range(180):
+        middle = (low + high) / 2
+        rises = (c * middle).exp() - target * (-a * middle).exp() > dual
+        low, high = (low, middle) if rises else (middle, high)
+    return value(here) - value(low) - dual * (here - low)
+
+
+def test_tweedie_divergence_is_never_below_the_exact_one() -> None:
+    rng = np.random.default_rng(4)
+    with localcontext() as context:
+        context.prec = 50
+        for _ in range(60):
+            power = float(rng.choice([1.001, 1.2, 1.5, 1.9, 1.999]))
+            loss = get_loss("tweedie", power=power)
+            b = float(rng.gamma(1.0) * rng.choice([1e-8, 1.0, 1e5]))
+            u = math.log(b) + float(rng.normal() * 4.0)
+            bend = losses.curvature(loss, u, b)
+            s = losses.derivative(loss, u, b) + bend * float(
+                rng.uniform(-1.0, 1.0) * 10.0 ** rng.uniform(-15, 1)
+            )
+            true = float(_tweedie_in_decimals(power, u, s, b))
+            found = losses.divergence(loss, u, s, b)
+            slack = 64.0 * np.finfo(float).eps * math.sqrt(bend) * (3.0 + abs(u))
+            assert found >= true * (1.0 - 1e-13)
+            slack /= min(power - 1.0, 2.0 - power)
+            assert math.sqrt(found) <= math.sqrt(true) * (1.0 + 1e-13) + slack
+
+
+@given(
+    power=st.floats(1.01, 1.99),
+    log_b=st.floats(-30.0, 30.0),
+    s=st.floats(-1e6, 1e6),
+    start=st.floats(-1e3, 1e3),
+)
+@settings(max_examples=200, deadline=None)
+def test_tweedie_roots_are_found_from_anywhere(power: float, log_b: float, s: float, start: float) -> None:
+    loss, b = get_loss("tweedie", power=power), math.exp(log_b)
+    margin = type(loss).margins_of(loss, s, s, b)[0]  # type: ignore[attr-defined]
+    size = losses.curvature(loss, margin, b) * (1.0 + abs(margin)) / min(power - 1.0, 2.0 - power)
+    assert losses.derivative(loss, margin, b) == pytest.approx(s, abs=1e-14 * (size + abs(s)))
+    # The bound of the error is part of the divergence at the margin itself.
+    assert losses.divergence(loss, margin, s, b) <= 1e-24 * size * (1.0 + abs(margin))
+    # The dual prox, and the margins with a curvature of at most β.
+    found = losses.dual_prox(loss, s, 0.7, b, start)
+    first, last = type(loss).margins_of(loss, found, found, b)  # type: ignore[attr-defined]
+    size = losses.curvature(loss, first, b) / min(power - 1.0, 2.0 - power)
+    assert first == last
+    assert found + 0.7 * first == pytest.approx(s, abs=1e-13 * (size + 1.0) * (1.0 + abs(first)))
+    beta = 2.0 * b ** (2.0 - power)
+    for end in type(loss).flatter(loss, beta, b):  # type: ignore[attr-defined]
+        assert losses.curvature(loss, end, b) == pytest.approx(beta, rel=1e-11)
+
+
 @given(
     r=st.floats(-600.0, 600.0),
     log_c=st.floats(-300.0, 300.0),
@@ -88,8 +158,7 @@ def test_exponential_root_is_found_from_anywhere(r: float, log_c: float, start: 
 
 
 @every
-def test_log_link_prox_solves_its_condition(name: str, b: float) -> None:
-    loss: Loss = get_loss(name)
+def test_log_link_prox_solves_its_condition(loss: Loss, b: float) -> None:
     offset, weight = 0.3, 1.7
     for h in (0.01, 1.0, 30.0):
         for zeta in (-3.0, -0.2, 0.4, 5.0):
@@ -106,10 +175,11 @@ def test_log_link_prox_solves_its_condition(name: str, b: float) -> None:
 def test_adfs_kernels_have_the_prox_of_the_terms() -> None:
     """One computation of ADFS and of its literal twin, on boxed samples with offsets."""
     rng = np.random.default_rng(5)
-    for name in ("poisson", "gamma"):
+    for name in ("poisson", "gamma", "tweedie"):
         X, y = rng.standard_normal((12, 3)), rng.gamma(2.0, 1.0, 12)
         plain = adfs.Problem(X, y, loss=name, sigma=0.5, n_nodes=3, offset=rng.normal(size=12))
-        view = with_curvatures(plain, first_curvatures(plain, None, lambda values: values.sum(axis=0)))
+        beta = first_curvatures(plain, None, lambda values: values.sum(axis=0))
+        view = with_curvatures(plain, beta)
         network = adfs.Network("path:3")
         parameters = Parameters.tuned(view, network)
         process = METHODS["adfs"].start(Setting(view, network, parameters, seed=0))
@@ -129,15 +199,19 @@ def test_adfs_kernels_have_the_prox_of_the_terms() -> None:
 
 
 @given(
-    seed=st.integers(0, 2**32 - 1), name=st.sampled_from(["poisson", "gamma"]), spread=st.floats(-2.0, 1.0)
+    seed=st.integers(0, 2**32 - 1),
+    name=st.sampled_from(["poisson", "gamma", "tweedie"]),
+    spread=st.floats(-2.0, 1.0),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_log_link_certificate_is_never_below_the_true_error(seed: int, name: str, spread: float) -> None:
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((12, 3)) * 10.0 ** (spread * rng.uniform(size=3))
     offset = rng.normal(size=12)
     mean = np.exp(np.clip(X @ rng.normal(size=3) + offset, -3.0, 4.0))
     y = rng.poisson(mean).astype(float) if name == "poisson" else mean * rng.gamma(1.0, 1.0, 12) + 1e-9
+    if name == "tweedie":
+        y[::3] = 0.0
     if not y.any():
         y[0] = 1.0
     problem = adfs.Problem(X, y, loss=name, sigma=float(10.0 ** rng.uniform(-4, 1)), n_nodes=3, offset=offset)

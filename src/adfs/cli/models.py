@@ -346,7 +346,8 @@ def score(
 ) -> None:
     """Score a model on samples with labels.
 
-    The score is the share of right classes, R² for a regression, D² for the losses poisson and gamma.
+    The score is the share of right classes, R² for a regression, D² for losses with a log link
+    (poisson, gamma, tweedie).
 
     Examples
     --------
@@ -371,7 +372,9 @@ def score(
         metric, value = "accuracy", accuracy(table.y, predicted, weights)
     else:
         # A loss from outside is not known here, and its model is scored by R².
-        loss = get_loss(fitted.loss if fitted.loss in LOSSES else "squared")
+        name = fitted.loss if fitted.loss in LOSSES else "squared"
+        given = {key: fitted.training.get(key) for key in LOSSES[name].parameters()}
+        loss = get_loss(name, **{key: one for key, one in given.items() if isinstance(one, int | float)})
         check_labels(loss, table.y, file)
         metric = loss.score.lower().replace("²", "2")
         value = explained_share(loss.unit_deviances, table.y, predicted, weights)

@@ -145,6 +145,7 @@ class ModelOptions:
     quantile: Of the quantile losses.
     width: Of the smoothed losses.
     epsilon: Of the epsilon_insensitive loss.
+    power: Of the tweedie loss, between 1 and 2.
     method: auto (the method with the least predicted work), adfs, adfs-block, newton, lbfgs, qning, msda, …;
         interior-point or ns-adfs for losses that are not smooth.
     parameters: tuned (the default), paper or adaptive.
@@ -173,6 +174,7 @@ class ModelOptions:
     quantile: float = 0.5
     width: float = 0.5
     epsilon: float = 0.1
+    power: float = 1.5
     # The method and where it stops.
     method: str = "auto"
     parameters: str | None = None

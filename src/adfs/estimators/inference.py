@@ -3,7 +3,7 @@
 With H = Σ wℓ''xxᵀ + P, P the penalty's curvature, the estimate moves by H⁻¹ times the sum of the samples'
 slopes. Its covariance is H⁻¹(φ Σ wℓ''xxᵀ)H⁻¹ where the model is right, φ being the dispersion, and
 H⁻¹(Σ wℓ'²xxᵀ)H⁻¹ where it need not be. Where the model is right ℓ'' may be its expectation, which differs for
-the Gamma loss only. Weights count as repeated rows.
+the Gamma and Tweedie losses only. Weights count as repeated rows.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Inference:
         Where the model is right, and where it need not be; nan where the estimate is not finite, or so large
         that sums over the rows are not.
     dispersion : float
-        φ: the variance of the targets around the model for the squared loss, relative to the squared mean for
-        the Gamma loss, otherwise 1.
+        φ: the variance of the targets around the model for the squared loss, relative to the mean to the
+        power p for the Gamma (p = 2) and Tweedie losses, otherwise 1.
     n_rows : int
     n_weighted : float
         The sum of their weights.
@@ -156,10 +156,11 @@ def infer(data: LocalData, loss: Loss, theta: np.ndarray, penalty: np.ndarray, s
         bends = weights * loss_curvatures(loss, margins, labels)
         squares = weights * loss_derivatives(loss, margins, labels) ** 2
         observed, scores = (_gram(X, values, data, solver) for values in (bends, squares))
-    # The curvature may depend on the target; the information is its expectation.
-    expected = loss.expected_curvature
-    information = observed if expected is None else _gram(X, expected * weights, data, solver)
-    count, total, misfit = solver.totals([np.ones_like(weights), weights, squares], data.node_starts)
+        # The curvature may depend on the target; the information is its expectation.
+        expected = loss.expected_curvature(margins if data.offset is None else margins + data.offset)
+        information = observed if expected is None else _gram(X, expected * weights, data, solver)
+        misfits = squares if expected is None else squares / expected
+    count, total, misfit = solver.totals([np.ones_like(weights), weights, misfits], data.node_starts)
     if loss.dispersed and total <= theta.size:
         raise RefusalError(
             f"{total:g} samples leave no dispersion to estimate beside {theta.size} coefficients; "

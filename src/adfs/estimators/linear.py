@@ -229,9 +229,10 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         ``quantile`` with its kink rounded over ``width``. Not smooth, hence some hundred passes:
         ``"absolute"`` |r|, ``"quantile"``, ``"epsilon_insensitive"`` max(0, |r| − ``epsilon``).
         With u = xᵀθ the logarithm of the mean: ``"poisson"`` eᵘ − yu for counts, ``"gamma"`` u + ye⁻ᵘ for
-        amounts above 0, both less their least value (half the deviance); give the logarithm of an exposure
-        as ``offset``. `PoissonRegressor` and `GammaRegressor` divide by the sum of the weights, so their
-        ``alpha`` times that sum is the one here.
+        amounts above 0, ``"tweedie"`` for amounts many of which are 0, all less their least value (half the
+        deviance); give the logarithm of an exposure as ``offset``. `PoissonRegressor`, `GammaRegressor` and
+        `TweedieRegressor` divide by the sum of the weights, so their ``alpha`` times that sum is the one
+        here.
     alpha : float
         Above 0.
     penalty : str
@@ -245,9 +246,12 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         When given, the intercept is liblinear's: a column that holds this everywhere, penalised like the
         others.
     standardize, inference : bool
-        As for `ADFSClassifier`; standard errors are there for the squared, Huber, Poisson and Gamma losses.
+        As for `ADFSClassifier`; standard errors are there for the squared and Huber losses and those
+        with a log link.
     delta, quantile, width, epsilon : float
         Constants of the losses above.
+    power : float
+        Of the Tweedie loss, strictly between 1 and 2: the variance is proportional to the mean to this power.
     tol, max_iter, n_nodes, network, partition, method, parameters, tau, schedule, cluster
         As for `ADFSClassifier`.
     random_state, warm_start, verbose
@@ -270,7 +274,8 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     intercept_standard_error_ : float
     dispersion_ : float
         With ``inference=True``: the estimated variance of the targets around the model for the squared loss,
-        relative to the squared mean for the Gamma loss; otherwise 1.
+        relative to the squared mean for the Gamma loss and to the mean to its power for the Tweedie loss;
+        otherwise 1.
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
 
@@ -288,9 +293,10 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     delta: float = 1.0
     quantile: float = 0.5
     epsilon: float = 0.1
+    power: float = 1.5
 
     _task = "regression"
-    _loss_parameters = ("delta", "quantile", "width", "epsilon")
+    _loss_parameters = ("delta", "quantile", "width", "epsilon", "power")
 
     def _weights(self, loss: Loss) -> dict[str, Any]:
         return {"penalty_weight": positive(self.alpha, "alpha")}
@@ -302,12 +308,12 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return xᵀθ + b, and the ``offset`` (N,) where one is given; shape (N,).
 
-        For the losses ``"poisson"`` and ``"gamma"`` the mean, the exponential of that.
+        For losses with a log link the mean, the exponential of that.
         """
         return self._loss().mean(self._margins(X, offset))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
-        """Return R², or D² (the share of the deviance explained) for ``"poisson"`` and ``"gamma"``."""
+        """Return R², or D² (the share of the deviance explained) for losses with a log link."""
         predicted, loss = self.predict(X, offset), self._loss()
         targets = np.asarray(y, dtype=np.float64).ravel()
         # D² is undefined for targets outside the domain of the loss.

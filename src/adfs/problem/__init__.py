@@ -1,6 +1,6 @@
 """The problem: losses, shards, partitions, objective, optimum and duality gap."""
 
-from adfs.problem import exponential_losses, line_losses  # noqa: F401, which register their losses
+from adfs.problem import exponential_losses, line_losses, tweedie  # noqa: F401, which register their losses
 from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.logistic import Multinomial
 from adfs.problem.losses import LOSSES, Loss, get_loss, register_loss

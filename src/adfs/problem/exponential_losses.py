@@ -1,10 +1,10 @@
 """The scalar equation that the prox of a loss made of exponentials solves, and the losses with a log link.
 
-The dual prox of the logistic, Poisson and Gamma losses is the root of u + Cℓ'(u) = r in the margin u. One
-bracketed Newton method, `bracketed_root`, solves it for all of them; for the logistic loss
+The dual prox of the logistic, Poisson, Gamma and Tweedie losses is the root of u + Cℓ'(u) = r in the margin
+u. One bracketed Newton method, `bracketed_root`, solves it for all of them; for the logistic loss
 `logistic_dual_prox` tries a few faster steps first.
 
-The curvature of the Poisson and Gamma losses exists everywhere and has no bound. A run therefore assumes a
+The curvature of the losses with a log link exists everywhere and has no bound. A run therefore assumes a
 bound for every sample, from its target and the mean of all, and certificates find the samples for which it
 was too small (`adfs.problem.views`).
 """
@@ -50,7 +50,7 @@ class LogisticEquation(NamedTuple):
         error = _HALF_THIRD_ORDER * abs(self.c) * step * step
         if error <= _ROUNDING * slope and 0.0 < abs(step) < _LAST_LOGISTIC_STEP:
             return _moved(p, spread, step)
-        return -1.0
+        return math.nan
 
 
 class ExponentialEquation(NamedTuple):
@@ -67,30 +67,31 @@ class ExponentialEquation(NamedTuple):
 
     def last_step(self, m: float, bent: float, slope: float, step: float) -> float:
         if not 0.0 < abs(step) < _LAST_EXPONENTIAL_STEP:
-            return -1.0
+            return math.nan
         # The step to the second order, and the exponential's own series along it.
         step -= 0.5 * bent / slope * step * step
         return m * (1.0 + step * (1.0 + step * (0.5 + step / 6.0)))
 
 
-Equation = LogisticEquation | ExponentialEquation
+#: One of the classes above, or `adfs.problem.tweedie.TweedieEquation`.
+Equation = tuple[float, ...]
 
 
 @by_class
 def evaluate(equation: Equation, t: float) -> tuple[float, float, float, float, float]:
-    """Return p (or m), its curvature term, G, G' and the rounding of G at t."""
+    """Return p (m, or t itself), its curvature term, G, G' and the rounding of G at t."""
     raise NotImplementedError
 
 
 @by_class
 def last_step(equation: Equation, found: float, curve: float, slope: float, step: float) -> float:
-    """Return p (or m) after a step that leaves an error below rounding, −1 where the step is longer."""
+    """Return p (or m) after a step that leaves an error below rounding, nan where the step is longer."""
     raise NotImplementedError
 
 
 @compiled
 def bracketed_root(equation: Equation, start: float, low: float, high: float, climbs: bool) -> float:
-    """Return p (or m) at the root of G, which rises from ``low`` to ``high``.
+    """Return p (m, or t itself) at the root of G, which rises from ``low`` to ``high``.
 
     Newton's method from ``start``. The bracket shrinks with the sign of G, and it is bisected whenever a step
     leaves it or is not half as long as the one before. With ``climbs`` Newton is known to approach the root
@@ -112,7 +113,7 @@ def bracketed_root(equation: Equation, start: float, low: float, high: float, cl
             low = t
         step = -g / slope if slope > 0.0 else 0.0
         ended = last_step(equation, found, curve, slope, step)
-        if ended >= 0.0:
+        if not math.isnan(ended):
             return ended
         moved = t + step
         if climbs:
@@ -374,15 +375,13 @@ class Poisson(NamedTuple("PoissonParameters", []), LogLinkLoss):
     def valid_targets(self, y: np.ndarray) -> np.ndarray:
         return np.asarray(y >= 0.0)
 
-    @staticmethod
-    def level_parts(y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def level_parts(self, y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return y, np.exp(offset)
 
     def typical_curvature(self, mean_target: float) -> float:
         return mean_target
 
-    @staticmethod
-    def unit_deviances(y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
+    def unit_deviances(self, y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
         logs = np.log(np.where(y > 0.0, y, 1.0))
         return np.asarray(2.0 * (y * (logs - np.log(means)) - y + means))
 
@@ -395,7 +394,6 @@ class Gamma(NamedTuple("GammaParameters", []), LogLinkLoss):
     label = "positive amounts, the logarithm of whose mean is linear"
     wanted_targets = "targets above 0"
     dispersed = True
-    expected_curvature = 1.0
 
     def form(self, b: float) -> Form:
         return -1.0, math.log(b), 1.0
@@ -403,11 +401,12 @@ class Gamma(NamedTuple("GammaParameters", []), LogLinkLoss):
     def valid_targets(self, y: np.ndarray) -> np.ndarray:
         return np.asarray(y > 0.0)
 
-    @staticmethod
-    def level_parts(y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def level_parts(self, y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return y * np.exp(-offset), np.ones_like(y)
 
-    @staticmethod
-    def unit_deviances(y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
+    def expected_curvature(self, margins: np.ndarray) -> np.ndarray:
+        return np.ones_like(margins)
+
+    def unit_deviances(self, y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
         logs = np.log(np.where(y > 0.0, y, 1.0))
         return np.asarray(2.0 * (np.log(means) - logs + y / means - 1.0))

@@ -72,8 +72,6 @@ class Loss:
         Whether standard errors are available: those of the likelihood, or robust ones only.
     dispersed : bool
         Whether the likelihood has a dispersion that is estimated from the data.
-    expected_curvature : float or None
-        The mean of ℓ'' over the targets, where it differs from ℓ''.
     sklearn_factor : float
         How often scikit-learn's loss of the same name contains this one; its ``C`` is multiplied by it.
 
@@ -106,7 +104,6 @@ class Loss:
     likelihood: ClassVar[bool] = False
     standard_errors: ClassVar[bool] = False
     dispersed: ClassVar[bool] = False
-    expected_curvature: ClassVar[float | None] = None
     sklearn_factor: ClassVar[float] = 1.0
     curvature_over: ClassVar[Callable[..., float] | None] = None
 
@@ -132,6 +129,10 @@ class Loss:
     def typical_curvature(self, mean_target: float) -> float:
         """Return the size of ℓ'' at the margins of a fit to targets with this mean."""
         return self.beta if self.smooth else 1.0
+
+    def expected_curvature(self, margins: np.ndarray) -> np.ndarray | None:
+        """Return the mean of ℓ'' over the targets at margins (N,), None where it is ℓ''."""
+        return None
 
     # ------------------------------------------------------------------ parameters and labels
 
@@ -177,13 +178,11 @@ class Loss:
         """scikit-learn's name of minus the mean deviance of predictions; None if there is none."""
         return "neg_mean_squared_error" if self.task == "regression" else None
 
-    @staticmethod
-    def unit_deviances(y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
+    def unit_deviances(self, y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
         """Return the deviance of each target from its predicted mean; R² and D² are 1 less their ratios."""
         return np.asarray((y - means) ** 2)
 
-    @staticmethod
-    def level_parts(y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def level_parts(self, y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the summands, to be weighted, of the numerator and denominator of a log link's best mean."""
         raise NotImplementedError("for losses with a log link")
 

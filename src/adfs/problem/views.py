@@ -149,7 +149,7 @@ def common_margin(over: float, under: float) -> float:
         return 0.0  # no sample has any weight
     if not over > 0.0:
         raise InputError(
-            "all counts are 0 (or have weight 0), and no mean is small enough for them; "
+            "all targets are 0 (or have weight 0), and no mean is small enough for them; "
             "there is nothing to fit"
         )
     return float(np.log(over) - np.log(under))

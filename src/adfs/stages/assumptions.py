@@ -1,10 +1,10 @@
 """Assumptions that certificates check: curvatures of losses without a bound, and σ_A with an ℓ1 term.
 
-A loss whose curvature has no bound (Poisson, Gamma) is given one for every sample. Where a certificate finds
-larger curvatures, those of the samples are doubled, and the next stage begins with parameters for them. An ℓ1
-term takes the curvature of the centres away where θ is 0, and with it the proof of the linear rate: σ_A is
-then an assumption too. Where the certified gap does not fall, the next stage has a tenth of σ_A, and the ρ
-that follows.
+A loss whose curvature has no bound (Poisson, Gamma, Tweedie) is given one for every sample. Where a
+certificate finds larger curvatures, those of the samples are doubled, and the next stage begins with
+parameters for them. An ℓ1 term takes the curvature of the centres away where θ is 0, and with it the proof of
+the linear rate: σ_A is then an assumption too. Where the certified gap does not fall, the next stage has a
+tenth of σ_A, and the ρ that follows.
 """
 
 from __future__ import annotations
