@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         stages,
         theory,
     )
+    from adfs.data import load
     from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
     from adfs.network import Network
     from adfs.planning import plan
@@ -56,6 +57,7 @@ __all__ = [
     "estimators",
     "experiments",
     "fit_mpi",
+    "load",
     "network",
     "plan",
     "planning",
@@ -70,6 +72,7 @@ __all__ = [
 # The public names of each module. A new name goes here, in `__all__`, and in the block for the type checker
 # above; a test holds the three together.
 _NAMES = {
+    "adfs.data": ("load",),
     "adfs.estimators": ("ADFSClassifier", "ADFSClassifierCV", "ADFSRegressor", "ADFSRegressorCV"),
     "adfs.network": ("Network",),
     "adfs.planning": ("plan",),

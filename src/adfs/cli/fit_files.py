@@ -13,13 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adfs._version import __version__
 from adfs.cli import options
 from adfs.cli.app import handling_sigterm, sigterm_as_ctrl_c
 from adfs.data import LinearModel, ReadOptions, Table, align, encode_tables, read_raw, stack
@@ -28,6 +26,7 @@ from adfs.data.table import labels_for
 from adfs.errors import AdfsError, ExitCode, InputError, unknown_name
 from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.estimators.base import count_nodes
+from adfs.estimators.model_file import linear_model, plain_classes, search_facts
 from adfs.estimators.pipeline import FittedModel
 from adfs.files import JsonObject
 from adfs.launching import launched_by_mpi
@@ -119,7 +118,7 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exc
         except InputError as error:
             error.args = (error.with_options(options.option_names()),)
             raise
-        fitted = _results(request, fitter, model, table, n_samples)
+        fitted = _results(request, fitter, model, table)
         # From here nobody waits for another process, and the model is written whatever signal arrives.
         with handling_sigterm(signal.SIG_IGN):
             code = 0
@@ -301,7 +300,7 @@ def _check_labels(cluster: Cluster, table: Table, tables: Sequence[Table], loss:
     everywhere = [entry for part in cluster.allgather(here) for entry in part]
     if classes.size > 2 and len({tuple(labels) for _, labels in everywhere}) > 1:
         shown = "; ".join(
-            f"{name} has {', '.join(map(str, _plain_classes(np.array(labels))))}"
+            f"{name} has {', '.join(map(str, plain_classes(np.array(labels))))}"
             for name, labels in everywhere[:4]
         )
         cluster.say(f"the files hold different labels, {classes.size} classes together: {shown}")
@@ -327,16 +326,17 @@ def _check_classes(classes: np.ndarray, n_samples: int, source: str) -> None:
 # --------------------------------------------------------------------------- the results
 
 
-def _results(
-    request: FitRequest, fitter: Estimator | Search, model: FittedModel, table: Table, n_samples: int
-) -> Fitted:
+def _results(request: FitRequest, fitter: Estimator | Search, model: FittedModel, table: Table) -> Fitted:
     """Return the model as a file holds it, and everything that is reported about the fit."""
-    # Facts about the fit, then about the search, then about the ranks.
-    summary = _summary(request, model, n_samples, table.offset_name)
-    estimator = fitter
-    if not isinstance(fitter, Estimator):
-        summary |= _search_summary(fitter)
-        estimator = fitter.best_estimator_
+    # Facts about the fit and the search, then about the files, then about the ranks.
+    estimator = fitter if isinstance(fitter, Estimator) else fitter.best_estimator_
+    summary = estimator._training | ({} if fitter is estimator else search_facts(fitter))
+    summary |= {
+        **({"offset": table.offset_name} if table.offset_name is not None else {}),
+        "network": request.nodes.network if summary["n_nodes"] > 1 else None,
+        "seed": request.limits.seed,
+        "files": [Path(name).name for name in request.files],
+    }
     if table.feature_names is not None:
         estimator.feature_names_in_ = np.array(table.feature_names, dtype=object)
     account = model.runs[-1].details
@@ -344,77 +344,5 @@ def _results(
         summary["ranks"] = [
             {key: value for key, value in rank.items() if key != "waits"} for rank in account["ranks"]
         ]
-    # The model file holds plain numbers and texts.
-    classes = None if model.classes is None else _plain_classes(model.classes)
-    options = request.model
-    written = LinearModel(
-        task="regression" if classes is None else "classification",
-        loss=options.loss,
-        coef=model.coef,
-        intercept=model.intercept,
-        classes=classes,
-        softmax=options.multi_class == "multinomial"
-        or (options.multi_class == "auto" and options.loss == "logistic" and len(model.coef) > 1),
-        feature_names=table.feature_names,
-        index_base=table.index_base,
-        label=request.reading.label,
-        training=summary,
-        encoding=table.encoding,
-    )
-    return Fitted(written, model.outcome, summary, account, estimator)
-
-
-def _summary(request: FitRequest, model: FittedModel, n_samples: int, offset: str | None) -> JsonObject:
-    """Return the facts about the fit that the model file and ``--json`` hold."""
-    options = request.model
-    regression = model.classes is None
-    n_nodes = model.node_coef.shape[1]
-    constants = LOSSES[options.loss].parameters()  # delta of the Huber loss, and so on
-    # Of several classes the run with the largest gap is reported.
-    worst = max(model.runs, key=attrgetter("gap"))
-    return {
-        "outcome": str(model.outcome),
-        "gap": model.gap,
-        "absolute_gap": model.absolute_gap,
-        "tol": options.tol,
-        "passes": round(model.passes, 3),
-        "seconds": round(model.seconds, 3),
-        "n_samples": n_samples,
-        **({"alpha": options.alpha or 1.0} if regression else {"C": options.C or 1.0}),
-        **{name: getattr(options, name) for name in constants if hasattr(options, name)},
-        "intercept": options.fit_intercept,
-        **({"standardized": True} if options.standardize else {}),
-        **({"l1_ratio": options.l1_ratio} if options.l1_ratio else {}),
-        **({"offset": offset} if offset is not None else {}),
-        "method": worst.method,
-        "reason": model.reason,
-        "n_nodes": n_nodes,
-        "network": request.nodes.network if n_nodes > 1 else None,
-        "seed": request.limits.seed,
-        "files": [Path(name).name for name in request.files],
-        "adfs": __version__,
-    }
-
-
-def _search_summary(search: Search) -> JsonObject:
-    """Return the results of cross-validation for the summary."""
-    # "C" for classifiers, "alpha" for regressors.
-    name = search._name
-    grid = getattr(search, f"{name}s_").tolist()
-    tried = [
-        {name: value, "score": float(scores.mean()), "scores": scores.tolist()}
-        for value, scores in zip(grid, search.scores_.T, strict=True)
-    ]
-    facts = {
-        "folds": len(search.scores_),
-        "score": search.scoring or search.best_estimator_._loss().score,
-        "unfinished": search.n_unfinished_,
-    }
-    return {name: getattr(search, f"{name}_"), "cv": facts | {"tried": tried}}
-
-
-def _plain_classes(classes: np.ndarray) -> list[str] | list[float]:
-    """Return classes as JSON writes them, whole numbers without a point."""
-    if classes.dtype.kind == "U":
-        return [str(name) for name in classes]
-    return [int(name) if float(name).is_integer() else float(name) for name in classes]
+    own = {"index_base": table.index_base, "label": request.reading.label, "encoding": table.encoding}
+    return Fitted(linear_model(estimator, summary, **own), model.outcome, summary, account, estimator)

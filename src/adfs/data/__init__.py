@@ -2,7 +2,7 @@
 
 from adfs.data.encoding import Column, Encoding
 from adfs.data.joint_encoding import encode_tables, find_encoding
-from adfs.data.model import LinearModel
+from adfs.data.model import LinearModel, load
 from adfs.data.read import read_raw, read_source, read_table, read_tables
 from adfs.data.table import FORMATS, RawTable, ReadOptions, Table, align, stack
 
@@ -17,6 +17,7 @@ __all__ = [
     "align",
     "encode_tables",
     "find_encoding",
+    "load",
     "read_raw",
     "read_source",
     "read_table",

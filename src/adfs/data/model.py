@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from adfs.data.encoding import Encoding
+from adfs.data.encoding import Column, Encoding
 from adfs.data.table import Matrix
 from adfs.errors import InputError
-from adfs.files import JsonObject, machine_memory, reading_error, write_whole
+from adfs.files import AnyPath, JsonObject, machine_memory, reading_error, write_whole
 from adfs.prediction import decision_values, inverse_link, predicted_classes, probabilities
 
 _FORMAT = "adfs-model"
@@ -97,7 +97,14 @@ class LinearModel:
         return None if name is None else str(name)
 
     def decision(self, X: Matrix, offset: np.ndarray | None = None) -> np.ndarray:
-        """Return xᵀθ + b and the offset, shape (N,) or, for more than two classes, (N, n_classes)."""
+        """Return xᵀθ + b and the offset, shape (N,) or, for more than two classes, (N, n_classes).
+
+        X are features, or a data frame with the columns of the training data in any order.
+        """
+        columns = getattr(X, "columns", None)
+        if columns is not None:
+            names = map(str, columns if self.feature_names is None else self.feature_names)
+            X = (self.encoding or Encoding(tuple(Column(name) for name in names))).transform(X)
         return decision_values(X, self.coef, self.intercept, offset)
 
     def predict(self, X: Matrix, offset: np.ndarray | None = None) -> np.ndarray:
@@ -217,6 +224,11 @@ class LinearModel:
             if entries["encoding"].feature_names != entries["feature_names"]:
                 raise ValueError("the encoding and feature_names do not fit together")
         return cls(coef=coef, link=link, **entries)
+
+
+def load(path: AnyPath) -> LinearModel:
+    """Return the model of a file that ``adfs fit --out`` or ``save`` of an estimator wrote."""
+    return LinearModel.load(Path(path))
 
 
 def _registered_link(loss: str, task: str) -> str:

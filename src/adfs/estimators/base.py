@@ -21,6 +21,7 @@ from sklearn.utils.validation import _check_sample_weight, _get_feature_names, c
 from adfs._version import __version__
 from adfs.errors import InputError, new_name, unknown_name
 from adfs.estimators.inference import WithStandardErrors
+from adfs.estimators.model_file import WithModelFile
 from adfs.estimators.pipeline import FittedModel, Start, fit_model
 from adfs.estimators.solver import LocalData, ModelSpec, Solver, read_offset
 from adfs.network import GRAPHS, Network
@@ -78,7 +79,7 @@ class Prepared:
 
 # A dataclass writes the constructor that scikit-learn asks for: it stores each parameter under its own name.
 @dataclass(eq=False, repr=False, kw_only=True)
-class LinearEstimator(WithStandardErrors, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """The part of a linear model that does not depend on the task; see `ADFSClassifier`."""
 
     loss: str | Loss = field(default="", kw_only=False)
@@ -266,6 +267,7 @@ class LinearEstimator(WithStandardErrors, BaseEstimator):  # type: ignore[misc] 
         self.dual_gap_, self.absolute_gap_ = model.gap, model.absolute_gap
         self.method_, self.method_reason_ = model.method, model.reason
         self._recorded = model.recorded
+        self._keep_facts(model)
 
     @property
     def history_(self) -> pd.DataFrame:

@@ -16,9 +16,11 @@ from sklearn.utils.validation import check_is_fitted
 from adfs.errors import InputError
 from adfs.estimators.base import LinearEstimator, Prepared, check_alike, positive
 from adfs.estimators.linear import ADFSClassifier, ADFSRegressor
+from adfs.estimators.model_file import search_facts
 from adfs.estimators.paths import fold_score, penalty_grid
 from adfs.estimators.pipeline import FittedModel, Start, fit_model
 from adfs.estimators.solver import LocalData, ModelSpec, Solver
+from adfs.files import AnyPath
 from adfs.runtimes import OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.threads import single_threaded
@@ -222,6 +224,11 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         check_is_fitted(self)
         return self.best_estimator_.predict(X, offset)  # type: ignore[no-any-return]
 
+    def save(self, path: AnyPath) -> None:
+        """Write the model that is fitted to all rows as the estimator's ``save`` does, with the scores."""
+        check_is_fitted(self)
+        self.best_estimator_._write(path, self.best_estimator_._training | search_facts(self))
+
 
 @dataclass(eq=False, repr=False)
 class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ignore[misc]
@@ -299,7 +306,7 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
 class ADFSRegressorCV(RegressorMixin, PenaltyCV[ADFSRegressor]):  # type: ignore[misc]
     """A regressor whose ``alpha`` is chosen by cross-validation.
 
-    Scores are R², or D² (the share of the deviance explained) for the losses ``"poisson"`` and ``"gamma"``.
+    Scores are R², or D² (the share of the deviance explained) for losses with a log link.
 
     With an l1 ratio above 0 the folds are penalised as in ElasticNetCV, whose penalty belongs to the mean of
     the losses: a fit to a fold takes alpha times the fold's share of the weights. Without an ℓ1 term it takes

@@ -6,6 +6,7 @@ data. The estimators and ``adfs fit`` call it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -86,6 +87,10 @@ class FittedModel:
         Of all runs together.
     recorded : dict
         The recorded columns of all runs, with a column ``class`` when there are several.
+    n_samples : int
+        The rows of all processes.
+    softmax : bool
+        Whether it is one softmax model rather than one model per class.
     inference : list of Inference, or None
         Standard errors of each model, if they were asked for.
     """
@@ -105,14 +110,22 @@ class FittedModel:
     passes: float
     seconds: float
     recorded: dict[str, np.ndarray] = field(repr=False)
+    n_samples: int
+    softmax: bool
     inference: list[Inference] | None = None
 
 
 def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | None = None) -> FittedModel:
     """Fit a model, from the start ``warm`` if it is given; all processes of the cluster call it together."""
+    cluster, log = solver.cluster, solver.cluster.log
+    cluster.activity = "to compare the data"
+    n_samples = sum(cluster.allgather(int(data.y.size)))
+    sizes = n_samples, data.X.shape[1], solver.network.n_nodes
+    log(logging.INFO, "fit: loss %s, %d samples, %d features, %d nodes", spec.loss.name, *sizes)
     data, spec, classes, columns, problems = scaled_problems(data, spec, solver)
     if solver.method == "auto":
         solver = solver.choose(problems[0], spec)
+        log(logging.INFO, "method %s: %s", solver.method, solver.reason)
     if spec.free_intercept:
         problems = _with_intercept_column(problems, spec, solver)
     runs = _solve_all(problems, spec, solver, warm, columns)
@@ -137,7 +150,7 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
             infer(replace(data, y=problem.y, offset=problem.offset), spec.loss, point, penalty, solver)
             for problem, point in zip(problems, points, strict=True)
         ]
-    return FittedModel(
+    model = FittedModel(
         coef,
         intercept,
         node_coef,
@@ -153,8 +166,12 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
         passes=max(float(run.columns["passes"][-1]) for run in runs),
         seconds=sum(run.seconds for run in runs),
         recorded=recorded,
+        n_samples=n_samples,
+        softmax=bool(spec.softmax),
         inference=inferences,
     )
+    log(logging.INFO, "fit ended: %s, gap %.1e, %d run(s)", model.outcome, model.gap, len(runs))
+    return model
 
 
 # --------------------------------------------------------------------------- solving
@@ -208,6 +225,7 @@ def _solve(
             f"{solver.method} was chosen ({solver.reason}) and had not converged after {used:.0f} passes, "
             f"so {other.method} went on"
         )
+        solver.cluster.log(logging.INFO, "%s", reason)
         options = replace(second.options, max_passes=left, parameters=other.parameters)
         second = replace(second, method=other.method, options=options, reason=reason, replacement=None)
         if spec.free_intercept:  # this method may want another entry in its column

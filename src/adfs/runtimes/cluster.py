@@ -10,6 +10,7 @@ Every process calls every method in the same order with arguments that fit toget
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from adfs.algorithms.base import EventProcess
     from adfs.runtimes.exchange import EventExchange
     from adfs.runtimes.execution import ProcessTimes
+
+# Silent unless the program that uses the package asks for more.
+_LOG = logging.getLogger("adfs")
+_LOG.addHandler(logging.NullHandler())
 
 T = TypeVar("T")
 #: Arrays, each with the process that it goes to or comes from.
@@ -299,6 +304,11 @@ class Cluster(ABC):
         if self.rank == 0:
             sys.stderr.write(f"adfs: {sentence}\n")
             sys.stderr.flush()
+
+    def log(self, level: int, sentence: str, *values: object) -> None:
+        """Log a line under the name ``adfs``, in process 0 alone; values are formatted if anyone listens."""
+        if self.rank == 0:
+            _LOG.log(level, sentence, *values, stacklevel=2)
 
 
 class OneProcess(Cluster):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import os
 import signal
@@ -272,6 +273,8 @@ class Loop:
                 self._bar.update(rows[-1])
         else:
             planned = True
+        facts = rows[-1]["passes"], certificate.gap, certificate.value
+        execution.cluster.log(logging.DEBUG, "check after %.4g passes: gap %.2e, objective %.8g", *facts)
         # A check that only the budget asked for must not decide how a resumed run ends.
         best = progress.best
         if planned and not certificate.is_estimate and (best is None or better(certificate, best)):

@@ -6,6 +6,7 @@ the estimators, call `run_method`.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Mapping
@@ -123,6 +124,10 @@ def run_method(
         # One machine has the samples of all nodes as one node's.
         if chosen.kind == "single":
             problem, placement = problem.merged(), None
+        size = problem.n_features, net.n_nodes
+        team.log(
+            logging.INFO, "run: %s, loss %s, %d features, %d nodes", chosen.name, problem.loss.name, *size
+        )
         spread = placement or Placement(np.zeros(net.n_nodes, dtype=np.int64), net.edges, 1)
         if not any(team.allgather(bool(problem.active.any()))):
             return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)
@@ -281,6 +286,8 @@ def _run_stages(
     with ProgressBar(stages.method.name, options, loop.last) if show else nullcontext() as bar:
         ending = loop.run(bar)
     run = _result(execution, stages, progress, ending)
+    facts = run.outcome, run.gap, progress.rows[-1]["passes"], run.seconds
+    cluster.log(logging.INFO, "run ended: %s, gap %.1e, %.4g passes, %.3g s", *facts)
     if execution.exchange is not None:
         execution.exchange.links.close()
     if options.checkpoint is not None and part_of is None:

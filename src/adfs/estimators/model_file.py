@@ -1,0 +1,121 @@
+"""Fitted estimators as model files: the one place where such a file is put together.
+
+``save`` of the estimators and ``adfs fit --out`` write the same file, which `adfs.load` and ``adfs predict``
+read.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from adfs._version import __version__
+from adfs.data.model import LinearModel
+from adfs.errors import InputError
+from adfs.files import AnyPath, JsonObject
+from adfs.problem.samples import sparse
+
+if TYPE_CHECKING:
+    from adfs.estimators.base import LinearEstimator
+    from adfs.estimators.pipeline import FittedModel
+
+
+class WithModelFile:
+    """The part of an estimator that is about its file."""
+
+    _training: JsonObject
+
+    def save(self, path: AnyPath) -> None:
+        """Write the model to a JSON file, as ``adfs fit --out`` does; `adfs.load` reads it.
+
+        With a cluster process 0 writes. Nobody waits for it, so process 0 may also call this alone.
+        """
+        check_is_fitted(self)
+        self._write(path, self._training)
+
+    def _write(self: Any, path: AnyPath, training: JsonObject) -> None:
+        if self.cluster is None or self.cluster.rank == 0:
+            linear_model(self, training).save(Path(path))
+
+    def _keep_facts(self: Any, model: FittedModel) -> None:
+        """Keep what the file holds of the fit: parameters may be changed before it is written."""
+        self._softmax, self._training = model.softmax, _training_facts(self, model)
+
+
+def _training_facts(estimator: LinearEstimator, model: FittedModel) -> JsonObject:
+    """Return the facts about a fit that the model file and ``--json`` hold."""
+    weight = "C" if model.classes is not None else "alpha"
+    constants: Any = estimator._loss()
+    # Of several classes the run with the largest gap is reported.
+    worst = max(model.runs, key=attrgetter("gap"))
+    n_nodes, seed = model.node_coef.shape[1], estimator.random_state
+    return {
+        "outcome": str(model.outcome),
+        "gap": model.gap,
+        "absolute_gap": model.absolute_gap,
+        "tol": float(estimator.tol),
+        "passes": round(model.passes, 3),
+        "seconds": round(model.seconds, 3),
+        "n_samples": model.n_samples,
+        weight: float(getattr(estimator, weight)),
+        **constants._asdict(),  # delta of the Huber loss, and so on
+        "intercept": bool(estimator.fit_intercept),
+        **({"standardized": True} if estimator.standardize else {}),
+        **({"l1_ratio": float(estimator.l1_ratio)} if estimator.l1_ratio else {}),
+        "method": worst.method,
+        "reason": model.reason,
+        "n_nodes": n_nodes,
+        "network": (estimator.network_.name or "given by its edges") if n_nodes > 1 else None,
+        "seed": int(seed) if isinstance(seed, int | np.integer) else None,
+        "adfs": __version__,
+    }
+
+
+def search_facts(search: Any) -> JsonObject:
+    """Return the results of cross-validation in the same form."""
+    # "C" for classifiers, "alpha" for regressors.
+    name = search._name
+    grid = getattr(search, f"{name}s_").tolist()
+    tried = [
+        {name: value, "score": float(scores.mean()), "scores": scores.tolist()}
+        for value, scores in zip(grid, search.scores_.T, strict=True)
+    ]
+    facts = {
+        "folds": len(search.scores_),
+        "score": search.scoring or search.best_estimator_._loss().score,
+        "unfinished": search.n_unfinished_,
+    }
+    return {name: getattr(search, f"{name}_"), "cv": facts | {"tried": tried}}
+
+
+def linear_model(estimator: LinearEstimator, training: JsonObject, **entries: Any) -> LinearModel:
+    """Return a fitted estimator as a file holds it; ``entries`` are what only files of samples have."""
+    coef, loss = estimator.coef_, estimator._loss()
+    classes = getattr(estimator, "classes_", None)
+    names = getattr(estimator, "feature_names_in_", None)
+    return LinearModel(
+        task=estimator._task,
+        loss=loss.name,
+        coef=np.atleast_2d(np.asarray(coef.toarray() if sparse(coef) else coef, dtype=np.float64)),
+        intercept=np.atleast_1d(np.asarray(estimator.intercept_, dtype=np.float64)),
+        classes=None if classes is None else plain_classes(classes),
+        softmax=estimator._softmax,
+        feature_names=None if names is None else tuple(map(str, names)),
+        training=training,
+        link=loss.link,
+        **entries,
+    )
+
+
+def plain_classes(classes: np.ndarray) -> list[str] | list[float]:
+    """Return classes as JSON writes them, whole numbers without a point."""
+    names: list[Any] = classes.tolist()
+    if all(isinstance(name, str) for name in names):
+        return names
+    if not all(isinstance(name, int | float) for name in names):
+        raise InputError("a model file holds classes that are numbers or texts; map yours to one of them")
+    return [int(name) if float(name).is_integer() else float(name) for name in names]
