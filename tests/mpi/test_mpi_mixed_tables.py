@@ -64,14 +64,25 @@ def write_bad_cell(frame: pd.DataFrame, folder: Path) -> list[str]:
     return words
 
 
+def write_other_columns(frame: pd.DataFrame, folder: Path) -> list[str]:
+    """Write a file of rank 1 that lacks a column."""
+    words = write_shards(frame, folder)
+    pd.read_csv(folder / "s-1.csv").drop(columns="garden").to_csv(folder / "s-1.csv", index=False)
+    return words
+
+
 GOOD = (write_shards, write_european, write_folder)
+BAD = {
+    write_bad_cell: "s-1.csv: column 'rooms' holds text in data row 3, and mostly numbers",
+    write_other_columns: "have different columns; give them the same",
+}
 
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[str], Any]]:
     """Fit all tables on two ranks, in one launch; return folders, options, and how each rank ended."""
     places, commands = {}, []
-    for write in (*GOOD, write_bad_cell):
+    for write in (*GOOD, *BAD):
         folder = tmp_path_factory.mktemp(write.__name__)
         houses().to_csv(folder / "all.csv", index=False)
         places[write.__name__] = folder, write(houses(), folder)
@@ -110,12 +121,13 @@ def test_fit_of_a_mixed_table_has_the_same_bits_on_two_ranks(
     np.testing.assert_allclose(predicted, expected, rtol=1e-6)
 
 
-def test_fit_over_ranks_refuses_a_cell_of_one_rank_without_its_value(fitted) -> None:
-    folder, _, ends = fitted["write_bad_cell"]
+@pytest.mark.parametrize("write", BAD)
+def test_fit_over_ranks_refuses_a_table_of_one_rank_alike_and_without_its_values(write, fitted) -> None:
+    folder, _, ends = fitted[write.__name__]
     (first, said), (second, other) = ends
     assert (first, second) == (2, 2)
     assert said == other
     (sentence,) = said
-    assert "s-1.csv: column 'rooms' holds text in data row 3, and mostly numbers" in sentence
+    assert BAD[write] in sentence
     assert "secret" not in sentence
     assert not (folder / "two.json").exists()
