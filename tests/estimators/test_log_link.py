@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +164,18 @@ def test_tweedie_elastic_net_meets_its_optimality_conditions() -> None:
     assert 0 < away.sum() < away.size
     assert residual[away] == pytest.approx(-30.0 * np.sign(model.coef_[away]), abs=1e-3)
     assert np.abs(residual[~away]).max() <= 30.0
+
+
+def test_log_link_losses_are_planned_with_methods_of_known_cost() -> None:
+    X, y, _ = data("poisson")
+    for loss in ("poisson", "tweedie"):
+        plan = adfs.plan(adfs.Problem(X, y, loss=loss), nodes=[1, 4], network="cycle")
+        assert plan.best.method == "newton"
+        assert all(np.isfinite(one.time) for one in plan.predictions)
+
+
+def test_simulate_command_runs_in_a_process_of_its_own() -> None:
+    """Nothing else has imported the rules of runs in stages there."""
+    command = [sys.executable, "-m", "adfs", "simulate", "synthetic:60x3", "--nodes", "3", "--tol", "1e-3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -89,8 +89,8 @@ def simulate(
     outputs = {"--out": output.out, "--history": output.history, "--checkpoint": limits.checkpoint}
     check_outputs({"DATA": data}, outputs)
 
+    from adfs import simulate as run_simulation  # with the rules of runs in stages
     from adfs.runtimes import Outcome
-    from adfs.runtimes import simulate as run_simulation
 
     problem, network = make_setting(data, reading, setting)
     # The records have the names of the parameters of `simulate`.

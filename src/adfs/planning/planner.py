@@ -373,14 +373,14 @@ def plan(
     counts = node_counts(facts.n_samples) if nodes is None else nodes
     graphs = network if isinstance(network, list | tuple) else [network]
     names = list(METHODS) if methods is None else list(methods)
-    for name in names:
-        if name not in METHODS:
-            raise unknown_name("method", name, METHODS)
+    for name in (one for one in names if one not in METHODS):
+        raise unknown_name("method", name, METHODS)
     predictions = [
         predict(name, facts, each, delays, tol)
         for each in networks_of(counts, graphs, facts.n_samples, seed)
         for name in names
         if METHODS[name].can_solve(facts, each.n_nodes)
+        and METHODS[name].cost(facts, each, tol, tau).passes < math.inf  # no bound of the curvature, no cost
     ]
     if not predictions:
         raise InputError("none of these methods can run on this problem and these networks")
