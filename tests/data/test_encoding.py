@@ -243,6 +243,7 @@ def test_estimators_keep_the_names_of_columns(library: str) -> None:
     module = pytest.importorskip(library)
     columns = {"age": [1.0, 2.0, 3.0, 4.0], "income": [4.0, 1.0, 0.0, 2.0]}
     made = module.table(columns) if library == "pyarrow" else module.DataFrame(columns)
+    assert find_encoding([made]).transform(made).tolist() == pd.DataFrame(columns).to_numpy().tolist()
     model = adfs.ADFSRegressor().fit(made, [1.0, 2.0, 3.0, 5.0])
     assert model.feature_names_in_.tolist() == ["age", "income"]
     assert np.array_equal(model.predict(made), model.predict(pd.DataFrame(columns)))

@@ -97,6 +97,12 @@ class Cells:
         return None if len(counts) > MOST_LEVELS else dict(counts)
 
 
+def as_frame(table: Any) -> pd.DataFrame:
+    """Return a pandas, Polars or Arrow table as a data frame of pandas whose columns have text as names."""
+    frame: pd.DataFrame = table.to_pandas() if hasattr(table, "to_pandas") else table
+    return frame.rename(columns=str)
+
+
 def first_row(flags: np.ndarray) -> int | None:
     """Return the first row with a flag, None if there is none."""
     return int(np.argmax(flags)) if flags.any() else None

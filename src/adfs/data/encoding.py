@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.data.cells import Cells, first_row
+from adfs.data.cells import Cells, as_frame, first_row
 from adfs.data.frames import listed
 from adfs.data.table import Matrix, RawTable, Table
 from adfs.errors import InputError
@@ -121,8 +121,9 @@ class Encoding:
         return numbers and not self.dropped and self.decimal == "."
 
     def transform(self, frame: pd.DataFrame) -> Matrix:
-        """Return the features of a table, shape (N, d): sparse (CSR) if a column is a category.
+        """Return the features of a pandas, Polars or Arrow table, shape (N, d).
 
+        The features are sparse (CSR) if a column is a category.
         A level that the encoding does not know is ``"other"``. If there were no others, it has no feature.
         """
         return self._features(frame, "the table")[0]
@@ -136,7 +137,7 @@ class Encoding:
         return Table(**entries | {"encoding": None if self.plain else self})
 
     def _features(self, frame: pd.DataFrame, source: str) -> tuple[Matrix, list[str]]:
-        frame = frame.rename(columns=str)
+        frame = as_frame(frame)
         absent = next((column.name for column in self.columns if column.name not in frame.columns), None)
         if absent is not None:
             raise InputError(f"{source} has no column {absent!r}, which the model wants")
@@ -153,8 +154,8 @@ class Encoding:
             blocks.append(block)
             if unknown:
                 place = OTHER if OTHER in column.levels else column.reference or "no level"
-                where = f"{source}: column {column.name!r}"
-                notes.append(f"{where} has unknown or rare levels in {unknown} rows, which count as {place}")
+                words = f"has unknown or rare levels in {unknown} rows, which count as {place}"
+                notes.append(f"{source}: column {column.name!r} {words}")
         if any(sp.issparse(block) for block in blocks):
             return sp.csr_array(sp.hstack([sp.csr_array(block) for block in blocks], format="csr")), notes
         return np.ascontiguousarray(np.column_stack(blocks)), notes
@@ -202,8 +203,7 @@ class Encoding:
             has_mean = column.mean is not None and math.isfinite(column.mean)
             if column.kind not in ("number", "category", "empty") or filled is not has_mean:
                 raise ValueError("a column of the encoding is not described as columns are")
-        dropped = tuple(str(name) for name in entries["dropped"])
-        return cls(found, dropped, bool(entries["no_header"]), entries["decimal"])
+        return cls(found, tuple(entries["dropped"]), bool(entries["no_header"]), entries["decimal"])
 
 
 def _number_features(column: Column, cells: Cells, source: str) -> np.ndarray:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from adfs.data.cells import MOST_LEVELS, Cells
+from adfs.data.cells import MOST_LEVELS, Cells, as_frame
 from adfs.data.encoding import OTHER, RARE_ROWS, Column, Encoding
 from adfs.data.frames import listed
 from adfs.data.table import RawTable, ReadOptions, Table, listed_names
@@ -58,7 +58,7 @@ def find_encoding(
     Parameters
     ----------
     frames : sequence of DataFrame
-        The tables of this process, with columns of features only.
+        The tables of this process, with columns of features only; Polars and Arrow tables too.
     options : ReadOptions, optional
         ``missing``, ``categories``, ``reference_levels``, ``decimal`` and ``no_header`` are used.
     gather : callable, optional
@@ -72,7 +72,8 @@ def find_encoding(
     InputError
         The same in all processes.
     """
-    cells = [{str(name): Cells(frame[name], options.decimal) for name in frame.columns} for frame in frames]
+    tables = [as_frame(frame) for frame in frames]
+    cells = [{name: Cells(table[name], options.decimal) for name in table.columns} for table in tables]
     sources = list(sources) or ["the table"] * len(cells)
     own = [
         [source, {name: found.profile() for name, found in table.items()}]
