@@ -259,16 +259,20 @@ def column_rows(X: Matrix, columns: np.ndarray) -> Rows:
 
 
 class NewtonProcess(DescentProcess, HessianRounds):
-    """Newton's method in progress over a block of nodes, which all hold the same iterate."""
+    """Newton's method in progress over a block of nodes, which all hold the same iterate.
+
+    ``first_trials`` is how often a step is shortened before the safer direction is tried.
+    """
 
     quasi_newton = False
+    first_trials: ClassVar[int] = FEW_TRIALS
 
     def step(self, gossip: Gossip, first: bool) -> None:
         beta, curvatures = float(self.samples.loss.beta), self.curvatures()
         if not math.isfinite(beta):
             found = self.search(gossip, self.direction(gossip, curvatures))
         else:
-            found = self.search(gossip, self.direction(gossip, curvatures), FEW_TRIALS)
+            found = self.search(gossip, self.direction(gossip, curvatures), self.first_trials)
             # Where the curvature of few samples is not 0, Newton's step can be far too long.
             found = found or self.search(gossip, self.direction(gossip, self._safe_curvatures(beta)))
         if not found:

@@ -8,6 +8,7 @@ import numpy as np
 
 from adfs.algorithms.base import Setting
 from adfs.algorithms.coordinate_descent import minimise_model, model_gap
+from adfs.algorithms.lbfgs import MOST_TRIALS
 from adfs.algorithms.newton import WORKING_SET, HessianMethod, NewtonProcess, row_margins
 from adfs.algorithms.round_process import Gossip
 from adfs.compilation import compiled
@@ -57,6 +58,9 @@ class ProximalNewtonProcess(NewtonProcess):
     prospects : ndarray of shape (3,)
         The expected gap, the last decrease of F, and whether the dual variables are those of the model.
     """
+
+    # A weak penalty leaves columns almost without curvature. Short steps then gain more than safe ones.
+    first_trials = MOST_TRIALS
 
     def __init__(self, setting: Setting[NoParameters]) -> None:
         super().__init__(setting)
