@@ -297,6 +297,8 @@ def best_constants(problem: Problem, nodes: AllNodes) -> np.ndarray:
         parts = np.column_stack([weights, weights * (y - offset)])
         total, over = nodes.add(_node_sums(problem, parts))
         start = float(over / total) if total > 0.0 else 0.0
+        if loss.curvature_type == "constant":  # the best one of squares
+            return np.array([start])
     return np.array([_best_level(samples, nodes, start)])
 
 
