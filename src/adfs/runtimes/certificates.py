@@ -189,10 +189,12 @@ def certify(
     if isinstance(process, PrimalProcess):
         if enough is not None and not process.exhausted and problem.certifiable:
             expected = process.expected_gap(nodes.total_sigma) / nodes.scale
-            if expected > enough and penalty.l1 is not None:
+            # A run that starts at another point than 0 has neither F nor ∇F yet.
+            quick = expected > enough and (expected < np.inf or not process.point.any())
+            if quick and penalty.l1 is not None:
                 return estimate(process, nodes, expected)
             # The rounding of a loss whose curvature has no bound depends on each row.
-            if expected > enough and problem.smooth:
+            if quick and problem.smooth:
                 return certify_by_gradient(process, nodes, lower)
     elif problem.certifiable:
         duals = process.dual()
