@@ -185,8 +185,9 @@ def test_fit_command_that_does_not_converge_exits_with_code_1(
 
 
 REQUESTS = {
-    "l1": (["--penalty", "l1"], "ADFS needs a strongly convex penalty at every node"),
-    "lasso": (["--l1-ratio", "1"], "--l1-ratio 1 leaves no strong convexity"),
+    "l1": (["--penalty", "l1"], "--penalty l1 is not available; use 'l2', or 'elasticnet' with --l1-ratio"),
+    "l1 ratio": (["--l1-ratio", "1.5"], "--l1-ratio must be between 0 and 1, got 1.5"),
+    "lasso": (["--l1-ratio", "1", "--loss", "hinge"], "needs a smooth loss"),
     "loss": (["--loss", "logstic"], "did you mean 'logistic'?"),
     "alpha": (["--alpha", "1"], "takes -C"),
     "C": (["--loss", "squared", "-C", "1"], "takes --alpha"),

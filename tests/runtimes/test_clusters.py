@@ -311,7 +311,7 @@ def test_errors_carry_no_values_of_samples_to_other_ranks(kind: str, tmp_path: P
         with cluster:
             try:
                 file = tmp_path / (name if cluster.rank else f"good-{name}")
-                (table,) = fit_files._read(cluster, [str(file)], options)
+                (table,) = fit_files._read(cluster, [(str(file), None)], options)
                 estimator, _ = fit_files._estimator(fit_files.FitRequest(("",), ModelOptions(loss=loss)))
                 fit_files._check_labels(cluster, table, [table], loss, 4)
                 estimator.set_params(cluster=cluster, network="path").fit(table.X, table.y, table.weights)

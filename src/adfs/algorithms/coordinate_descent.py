@@ -31,6 +31,7 @@ def model_gap(r: np.ndarray, z: np.ndarray, lam: np.ndarray, sigma: np.ndarray, 
     slack, soft, hard, excess = 0.0, 0.0, 0.0, 0.0
     for k in range(z.size):
         if lam[k] > 0.0:
+            # What the samples contribute to the stationarity of entry k, cut off at ±λ_k.
             v = sigma[k] * z[k] - r[k]
             cut = min(max(v, -lam[k]), lam[k])
             slack += abs(z[k]) * lam[k] - cut * z[k]
@@ -61,6 +62,7 @@ def descend(
     """
     work, gap = 0.0, model_gap(r, z, lam, sigma, value)
     while gap > target and work < budget:
+        # One sweep over all entries finds the non-zeros; cheaper sweeps over these follow.
         first = 0.0
         for sweep in range(_MOST_SWEEPS):
             moved = 0.0
@@ -76,6 +78,7 @@ def descend(
                 elif free < -threshold:
                     new = free + threshold
                 change = new - z[k]
+                # One row of H brings the gradient up to date.
                 if change != 0.0:
                     z[k] = new
                     for m in range(z.size):
@@ -88,6 +91,7 @@ def descend(
             if moved <= _REST * first or work >= budget:
                 break
         gap = model_gap(r, z, lam, sigma, value)
+        # Nothing moves any more: the rest of the gap is rounding.
         if first == 0.0:
             break
     return gap
@@ -102,6 +106,7 @@ def face_step(hessian: np.ndarray, r: np.ndarray, z: np.ndarray, lam: np.ndarray
     face = np.flatnonzero((z != 0.0) | (lam == 0.0))
     if not face.size:
         return
+    # With its signs held the model is a parabola in these entries.
     own, old, bounds = hessian[np.ix_(face, face)], z[face], lam[face]
     step = newton_move(own, r[face] + bounds * np.sign(old))
     if not np.isfinite(step).all():
@@ -111,6 +116,7 @@ def face_step(hessian: np.ndarray, r: np.ndarray, z: np.ndarray, lam: np.ndarray
         move = new - old
         return float(r[face] @ move + 0.5 * move @ (own @ move) + bounds @ (np.abs(new) - np.abs(old)))
 
+    # Beyond a change of sign the parabola is no longer the model.
     new = old + step
     crossing = (bounds > 0.0) & (new * old < 0.0)
     if crossing.any():
@@ -159,6 +165,7 @@ def minimise_model(
             break
         face_step(hessian, r, z, lam)
         r = g + hessian @ (z - theta)  # no rounding is carried on
+        # The value of the model decides about progress: near its end the gap may rise by rounding.
         now = float(0.5 * (z - theta) @ (g + r) + lam @ (np.abs(z) - np.abs(theta)))
         idle = 0 if now < least - 1e-15 * abs(least) else idle + 1
         least = min(least, now)

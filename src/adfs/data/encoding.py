@@ -141,6 +141,7 @@ class Encoding:
         absent = next((column.name for column in self.columns if column.name not in frame.columns), None)
         if absent is not None:
             raise InputError(f"{source} has no column {absent!r}, which the model wants")
+        # Each column becomes a block of features: one or two for numbers, one per level for categories.
         blocks: list[Matrix] = []
         notes: list[str] = []
         for column in self.columns:
@@ -177,6 +178,7 @@ class Encoding:
 
     def __str__(self) -> str:
         """Return a table with one line per column."""
+        # Columns of text, each as wide as its longest entry.
         rows = [("column", "kind", "features", "treatment")]
         rows += [(c.name, c.kind, str(len(c.features)), c.treatment) for c in self.columns]
         rows += [(name, "dropped", "0", "") for name in self.dropped]

@@ -8,6 +8,7 @@ import json
 import math
 import zlib
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,7 @@ from adfs.files import AnyPath, JsonObject, machine_memory, reading_error, write
 from adfs.prediction import decision_values, inverse_link, predicted_classes, probabilities
 
 _FORMAT = "adfs-model"
-# Files of version 2 have packed coefficients: they are read, and no longer written. Those of version 3 have
-# the encoding of their columns.
-_VERSION, _PACKED_VERSION, _ENCODED_VERSION = 1, 2, 3
+
 _PACKING = "little-endian, bytes transposed, zlib, base64"
 # The entries of a file between its version and its coefficients, in their order.
 _ENTRIES = (
@@ -31,6 +30,14 @@ _ENTRIES = (
 )
 # The links that the losses of each task may have.
 _LINKS = {"classification": ("identity", "logit"), "regression": ("identity", "log")}
+
+
+class _Version(IntEnum):
+    """The versions of the file; version 2 is read, and no longer written."""
+
+    PLAIN = 1
+    PACKED = 2  # packed coefficients
+    ENCODED = 3  # with the encoding of the columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +133,8 @@ class LinearModel:
 
     def to_json(self) -> str:
         """Return the file's text: one line per entry, and one per row of coefficients."""
-        entries = {"format": _FORMAT, "version": _VERSION if self.encoding is None else _ENCODED_VERSION}
+        version = _Version.PLAIN if self.encoding is None else _Version.ENCODED
+        entries: JsonObject = {"format": _FORMAT, "version": version}
         entries |= {name: getattr(self, name) for name in _ENTRIES}
         if self.encoding is not None:
             entries["encoding"] = self.encoding.to_entries()
@@ -164,10 +172,10 @@ class LinearModel:
             raise InputError(f"{source} is not an adfs model: it is not JSON, or was cut short") from None
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise InputError(f"{source} is not an adfs model")
-        if content.get("version") not in (_VERSION, _PACKED_VERSION, _ENCODED_VERSION):
+        if content.get("version") not in list(_Version):
             raise InputError(
                 f"{source} is an adfs model of version {content.get('version')!r}, this program reads "
-                f"versions {_VERSION} to {_ENCODED_VERSION}; update adfs or fit again"
+                f"versions {min(_Version)} to {max(_Version)}; update adfs or fit again"
             )
         # Whatever a damaged or forged file contains, the reader sees one sentence.
         try:
@@ -219,7 +227,7 @@ class LinearModel:
         if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
             raise ValueError("a coefficient is not finite")
         entries |= {"intercept": intercept, "feature_names": None if names is None else tuple(names)}
-        if content["version"] == _ENCODED_VERSION:
+        if content["version"] == _Version.ENCODED:
             entries["encoding"] = Encoding.from_entries(content["encoding"])
             if entries["encoding"].feature_names != entries["feature_names"]:
                 raise ValueError("the encoding and feature_names do not fit together")

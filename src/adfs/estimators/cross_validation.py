@@ -92,6 +92,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         ratios = [base.l1_ratio] if self.l1_ratios is None else _listed(self.l1_ratios)
         if not ratios:
             raise InputError(f"l1_ratios must be a list of numbers from 0 to 1, got {self.l1_ratios!r}")
+        # Wrong parameters of the estimator are refused here, before any fit.
         for ratio in ratios:
             loss = base.set_params(l1_ratio=ratio)._spec().loss
         if self.scoring not in (None, loss.scoring):
@@ -111,6 +112,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         """Return the weights to try with the l1 ratio of ``base``."""
         if not isinstance(grid, int):
             return grid
+        # The grid is one of penalties; C is the inverse of a penalty.
         base.set_params(**{self._name: 1.0})
         penalties = penalty_grid(grid, ready.data, base._spec(), ready.solver)
         return [float(value) for value in (penalties if self._name == "alpha" else 1.0 / penalties)]

@@ -161,6 +161,7 @@ def infer(data: LocalData, loss: Loss, theta: np.ndarray, penalty: np.ndarray, s
         information = observed if expected is None else _gram(X, expected * weights, data, solver)
         misfits = squares if expected is None else squares / expected
     count, total, misfit = solver.totals([np.ones_like(weights), weights, misfits], data.node_starts)
+    # The dispersion takes one degree of freedom per coefficient.
     if loss.dispersed and total <= theta.size:
         raise RefusalError(
             f"{total:g} samples leave no dispersion to estimate beside {theta.size} coefficients; "
@@ -168,6 +169,7 @@ def infer(data: LocalData, loss: Loss, theta: np.ndarray, penalty: np.ndarray, s
         )
     dispersion = float(misfit / (total - theta.size)) if loss.dispersed else 1.0
     if all(np.isfinite(values).all() for values in (theta, information, observed, scores)):
+        # The sandwich has the observed curvatures on both sides of the squared scores.
         inverse = _inverse(information, penalty)
         bread = inverse if information is observed else _inverse(observed, penalty)
         robust = bread @ scores @ bread
@@ -195,6 +197,7 @@ def _inverse(information: np.ndarray, penalty: np.ndarray) -> np.ndarray:
 def _gram(X: object, values: np.ndarray, data: LocalData, solver: Solver) -> np.ndarray:
     """Return Σ_j v_j x_j x_jᵀ over all nodes, shape (m, m)."""
     width = X.shape[1]  # type: ignore[attr-defined]
+    # One matrix per node, added in the order of the nodes: the same bits on any number of processes.
     parts = [
         gram_matrices(rows_of(X), values, data.node_starts[node : node + 2], width)[0]
         for node in range(data.node_starts.size - 1)

@@ -180,6 +180,7 @@ class Solver:
         Every process makes the same choice: rank 0 decides.
         """
         options, cluster, loss = self.options, self.cluster, spec.loss
+        # The condition numbers come from the problem without an intercept's column.
         problem = penalised(data, spec, self.network.n_nodes)
         summary = gather_summary(cluster, self.placement, problem)
         if not summary.n_active.any():
@@ -207,6 +208,7 @@ class Solver:
             return list(choose(facts, self.network, tol, partial(self._suits, problem)))
 
         name, reason, limit, other = cluster.bcast(cluster.attempt("to choose a method", chosen))
+        # Another method takes over if this one needs far more passes than predicted.
         parameters = get_method(name).parameters_for(loss, options.parameters)
         replacement = None
         if other is not None:

@@ -80,6 +80,7 @@ class MsdaParameters(ParameterRecord):
             raise InputError(f"rounds must be a whole number of at least 1, got {rounds!r}")
         if math.isinf(gossip.stretch):
             k = 1  # one round already averages exactly
+        # K rounds of accelerated gossip contract differences between nodes to c.
         c, root = gossip.contraction**k, math.sqrt(known["condition"])
         return cls(
             contraction=(1.0 - c) / ((1.0 + c) * root),
