@@ -7,21 +7,26 @@ import io
 import json
 import sys
 
-from mpi4py import MPI
-
-from adfs.cli import main, options
-
-
-@contextlib.contextmanager
-def all_ranks(deadline: float = 60.0):
-    yield MPI.COMM_WORLD
+from adfs.cli import main as command
+from adfs.cli import options
 
 
-options.all_ranks = all_ranks
-ends = []
-for command in json.loads(sys.argv[1]):
-    with contextlib.redirect_stderr(io.StringIO()) as said:
-        code = main(command)
-    ends.append(MPI.COMM_WORLD.allgather((code, said.getvalue().splitlines())))
-if MPI.COMM_WORLD.rank == 0:
-    print("RESULT " + json.dumps({"ends": ends}))
+def main() -> None:
+    from mpi4py import MPI
+
+    @contextlib.contextmanager
+    def all_ranks(deadline: float = 60.0):
+        yield MPI.COMM_WORLD
+
+    options.all_ranks = all_ranks
+    ends = []
+    for arguments in json.loads(sys.argv[1]):
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            code = command(arguments)
+        ends.append(MPI.COMM_WORLD.allgather((code, said.getvalue().splitlines())))
+    if MPI.COMM_WORLD.rank == 0:
+        print("RESULT " + json.dumps({"ends": ends}))
+
+
+if __name__ == "__main__":
+    main()

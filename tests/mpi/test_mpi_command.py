@@ -94,7 +94,7 @@ def test_fit_over_ranks_refuses_an_unknown_penalty_once(tmp_path: Path) -> None:
     result = fit_over_ranks(2, str(tmp_path / "a-{rank}.npz"), "--penalty", "l1")
     assert result.code == 2
     (sentence,) = result.sentences
-    assert "ADFS needs a strongly convex penalty at every node" in sentence
+    assert "--penalty l1 is not available" in sentence
 
 
 @pytest.fixture

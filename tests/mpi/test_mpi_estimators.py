@@ -17,5 +17,5 @@ WORKER = Path(__file__).parents[1] / "mpi_estimators.py"
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.soak), 3])
 def test_estimators_on_ranks_have_the_bits_of_one_process(ranks: int) -> None:
     found = launch(ranks, [sys.executable, str(WORKER)], timeout=150.0).results
-    assert len(found) == 14
+    assert len(found) == 15
     assert all(found.values()), found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
@@ -137,6 +138,9 @@ class CountedExponentials:
     def exp(self, x: float) -> float:
         self.count += 1
         return math.exp(x)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(math, name)
 
     def __call__(self, r: float, c: float, start: float) -> float:
         self.count = 0
