@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
