@@ -322,7 +322,7 @@ def test_errors_carry_no_values_of_samples_to_other_ranks(kind: str, tmp_path: P
     words, own = on_threads(2, told)
     assert "not refused" not in (words, own)
     assert SECRET not in words
-        assert any(source in words for source in ("rank 1", "all files", "a.csv"))
+    assert any(source in words for source in ("rank 1", "all files", "a.csv"))
 
 
 def test_errors_keep_the_words_of_other_libraries_in_their_rank() -> None:
