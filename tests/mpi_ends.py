@@ -35,16 +35,16 @@ def main(kind: str, guilty: str, where: str, arguments: list[str]) -> int:
         if where == "before imports":
             break_down(kind)
         from adfs.runtimes.execution import Execution
-        from adfs.runtimes.mpi import MpiRanks, faults
+        from adfs.runtimes.mpi import faults
 
         if where == "after the last event":
             Execution.account = broken(Execution.account, kind)  # type: ignore[method-assign]
         elif where == "after the fit":
             from adfs.cli import fit_files
 
-            fit_files._summary = broken(fit_files._summary, kind)
+            fit_files._results = broken(fit_files._results, kind)
         elif where == "when ranks part":
-            MpiRanks._disconnect = broken(MpiRanks._disconnect, kind)  # type: ignore[method-assign]
+            faults.Watch.restore_hooks = broken(faults.Watch.restore_hooks, kind)  # type: ignore[method-assign]
         elif where == "at the end of MPI":
             faults._end_mpi = broken(faults._end_mpi, kind)
     from adfs.cli.app import main
