@@ -72,7 +72,7 @@ def gamma(X: Any, y: np.ndarray, exposure: np.ndarray) -> Case:
 
 
 def tweedie(power: float, X: Any, y: np.ndarray, exposure: np.ndarray) -> Case:
-    y[::3] = 0.0
+    y = np.where(np.arange(y.size) % 3 == 0, 0.0, y)  # the data sets are shared
     # An offset log e is the same as the weight e to the power 2 − p of the rate.
     weights = exposure ** (2.0 - power)
     theirs = TweedieRegressor(
