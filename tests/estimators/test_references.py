@@ -72,7 +72,7 @@ def gamma(X: Any, y: np.ndarray, exposure: np.ndarray) -> Case:
 
 
 def tweedie(power: float, X: Any, y: np.ndarray, exposure: np.ndarray) -> Case:
-    y = np.where(np.arange(y.size) % 3 == 0, 0.0, y)  # the data sets are shared
+    y[::3] = 0.0
     # An offset log e is the same as the weight e to the power 2 − p of the rate.
     weights = exposure ** (2.0 - power)
     theirs = TweedieRegressor(
@@ -144,6 +144,7 @@ def near(found: Any, expected: Any) -> None:
 )
 def test_estimators_have_the_coefficients_of_the_reference(model: str, name: str) -> None:
     X, y, weights = real(name)
+    y = y.copy()  # a case may change its targets, and the data sets are shared
     raw = model.startswith("StandardScaler")
     X = X if raw or sp.issparse(X) else standardised(X)
     X = sp.csr_array(X) if name.endswith("sparse") else X
