@@ -16,6 +16,9 @@ _KINKED = ("hinge", "absolute", "quantile", "epsilon_insensitive")
 
 def _pieces(loss: Loss, u: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ℓ, ℓ' and ℓ'' at margins (N,), all in extended precision."""
+    if isinstance(loss, EpsilonInsensitive):
+        beyond = np.abs(u - y) - LONG(loss.epsilon)
+        return np.maximum(beyond, 0), np.sign(u - y) * (beyond > 0), 0 * u
     if isinstance(loss, LineLoss):
         lines = np.array([type(loss).line(loss, float(b)) for b in y.astype(np.float64)]).astype(LONG)
         turn, constant, width, low, high = lines.T
@@ -25,9 +28,6 @@ def _pieces(loss: Loss, u: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.nd
             return a * r, turn * np.where(r == 0, 0, a), 0 * r
         a = np.clip(r / width, low, high)
         return a * r - width * a * a / 2, turn * a, ((a > low) & (a < high)) / width
-    if isinstance(loss, EpsilonInsensitive):
-        beyond = np.abs(u - y) - LONG(loss.epsilon)
-        return np.maximum(beyond, 0), np.sign(u - y) * (beyond > 0), 0 * u
     if loss.name == "logistic":
         p = 1 / (1 + np.exp(np.minimum(y * u, 11_000)))
         return np.log1p(np.exp(-np.abs(u))) + np.maximum(-y * u, 0), -y * p, p * (1 - p)

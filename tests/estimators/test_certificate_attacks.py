@@ -199,6 +199,19 @@ def attacked(seeds: range, chosen: list[tuple[Loss, str, bool]], lasso: bool = F
             yield f"{name}: gap {absolute:.3e}, error {error:.3e}" if wrong else ""
 
 
+def test_reference_has_the_losses_of_the_package() -> None:
+    """An attack proves nothing if the objective in extended precision is that of another loss."""
+    for loss in {case[0].name: case[0] for case in cases()}.values():
+        given = attack(loss, 0)
+        problem = adfs.Problem(
+            given.X, given.y, loss, given.alpha, sample_weight=given.weights, offset=given.offset
+        )
+        theta = np.random.default_rng(1).standard_normal(problem.n_features) / (1.0 + np.abs(given.X).max())
+        point = theta.reshape(problem.n_outputs, -1) if loss.several_outputs else theta
+        truth = reference(loss, "adfs", False, given._replace(l1=0.0))
+        assert problem.objective(theta) == pytest.approx(float(truth.value(point)), rel=1e-10), loss.name
+
+
 def test_gap_of_the_best_constant_model_counts_rounding_of_its_objective() -> None:
     """A fit that does not converge may return it, with the lower bound that another point has proved."""
     rng, n = np.random.default_rng(0), 30
