@@ -1,6 +1,6 @@
 """The estimators against scikit-learn where the objective is the same, and otherwise against another solver.
 
-Smooth losses agree to 1e-6 in the coefficients, others to 1e-4, for one node and for several.
+Smooth losses agree to 1e-6 in the coefficients (5e-6 with the squared hinge), others to 1e-4, for one node and for several.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def test_classifier_agrees_with_liblinear_for_smooth_losses(loss: str, name: str
             random_state=0,
         ).fit(X, y)
         reference = liblinear(loss, name, intercept)
-        check(model, reference.coef_, reference.intercept_, SMOOTH)
+        # With the squared hinge liblinear stops up to 2e-6 from the optimum, depending on the processor.
+        tolerance = SMOOTH if loss == "logistic" else 5.0 * SMOOTH
+        check(model, reference.coef_, reference.intercept_, tolerance)
 
 
 @pytest.mark.parametrize("n_nodes", NODES)
