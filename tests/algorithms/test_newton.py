@@ -112,7 +112,8 @@ def test_newton_takes_some_ten_rounds_on_raw_data(loss, most):
     run = adfs.simulate("newton", problem, "path:3", tol=1e-8)
     assert run.converged
     assert run.columns["position"][-1] <= most
-    assert (np.diff(run.columns["primal"]) <= 0.0).all()
+    primal = run.columns["primal"]
+    assert (np.diff(primal) <= 1e-14 * primal[0]).all()  # the last round may move by a rounding
     assert adfs.simulate("lbfgs", problem, "path:3", tol=1e-8).converged
 
 

@@ -1,6 +1,7 @@
 """The estimators against scikit-learn where the objective is the same, and otherwise against another solver.
 
-Smooth losses agree to 1e-6 in the coefficients (5e-6 with the squared hinge), others to 1e-4, for one node and for several.
+Smooth losses agree to 1e-6 in the coefficients (5e-6 with the squared hinge), others to 1e-4, for one
+node and for several.
 """
 
 from __future__ import annotations
