@@ -346,9 +346,9 @@ def written(rows: list[Row]) -> str:
         f"above 5 ({max(ratios):.2f} here), of {len(ratios)} problems; {above} are above 2. A solver is "
         f"stopped when one fit has taken {PATIENCE:g} times as long as the fastest solver before it and at "
         f"least {SHORTEST_PATIENCE:g} s (the tolerance may still be too large then), or all of its fits "
-        f"{LIMIT:g} s: it stands after “not”. Where no other is left, the ratio is at most 1/{PATIENCE:g}, and "
-        "that is shown. After our method: how many coefficients are not 0, how many of the fastest other's, "
-        "how many of both, and the distance of the coefficients relative to their length."
+        f"{LIMIT:g} s: it stands after “not”. Where no other is left, the ratio is at most 1/{PATIENCE:g}, "
+        "and that is shown. After our method: how many coefficients are not 0, how many of the fastest "
+        "other's, how many of both, and the distance of the coefficients relative to their length."
     )
     if missing:
         notes += f" Not installed: {', '.join(missing)}."

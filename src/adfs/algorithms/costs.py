@@ -113,7 +113,7 @@ def gradient_work(facts: Facts) -> float:
 
 def matrix_work(facts: Facts, n_nodes: int, features: int) -> float:
     """Return what a matrix of second derivatives in some features costs, summed over n nodes and factored."""
-    width, entries = features / facts.n_outputs, facts.row_entries * features / facts.n_features
+    width, entries = features, facts.n_outputs * facts.row_entries * features / facts.n_features
     speed = MATRIX_SPEED if facts.entries_per_row is None else 1.0
     products = 0.5 * facts.n_samples * entries * (entries + 1.0) / speed
     return (products + n_nodes * width**2 + width**3 / (3.0 * MATRIX_SPEED)) / _step(facts)

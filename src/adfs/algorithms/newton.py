@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.linalg import lapack
@@ -21,9 +21,20 @@ from adfs.algorithms.method_kernels import row_margin
 from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.network import Network
-from adfs.problem import Samples, get_loss
+from adfs.problem import FiniteSum, Samples, get_loss
 from adfs.problem.evaluation import loss_curvatures, loss_slopes
-from adfs.problem.samples import DenseRows, Matrix, Rows, SparseRows, kind_of, rows_of, sparse
+from adfs.problem.samples import (
+    DenseRows,
+    Matrix,
+    Rows,
+    SparseRows,
+    kind_of,
+    row_column,
+    row_entry,
+    row_span,
+    rows_of,
+    sparse,
+)
 from adfs.theory import Facts, NodeSizes, NoParameters, tree_depth
 from adfs.threads import single_threaded
 
@@ -41,11 +52,24 @@ def row_margins(rows: Rows, vector: np.ndarray, out: np.ndarray) -> None:
         out[j] = row_margin(rows, j, vector)
 
 
+class OutputCurvatures(NamedTuple):
+    """The second derivatives diag(D) − ooᵀ of losses with K outputs.
+
+    ``diagonals`` and ``factors`` (N, K) are D and o; ``outputs`` (d,) has the output of each column, in
+    increasing order; ``room`` (d,) is working memory.
+    """
+
+    diagonals: np.ndarray
+    factors: np.ndarray
+    outputs: np.ndarray
+    room: np.ndarray
+
+
 @kernel
 def fill_hessian(
     samples: Samples,
     ridge: np.ndarray,
-    curvatures: np.ndarray,
+    curvatures: np.ndarray | OutputCurvatures,
     first: int,
     last: int,
     band: np.ndarray,
@@ -53,8 +77,9 @@ def fill_hessian(
 ) -> None:
     """Write rows first … last − 1 of each node's Hessian, from its diagonal on, one row after the other.
 
-    ``ridge`` (k, d) is added to the diagonals, ``curvatures`` (N,) are wℓ'' of the samples. ``band`` has room
-    for one node's rows, (last − first, d); ``out`` is (k, numbers in these rows).
+    ``ridge`` (k, d) is added to the diagonals, ``curvatures`` (N,) are wℓ'' of the samples (or those of
+    several outputs). ``band`` has room for one node's rows, (last − first, d); ``out`` is (k, numbers in
+    these rows).
     """
     d = band.shape[1]
     # One node after another: the ridge on the diagonal, the samples, then the rows without their lower part.
@@ -74,17 +99,23 @@ def fill_hessian(
 
 
 def _add_products(
-    rows: Rows, curvatures: np.ndarray, start: int, stop: int, first: int, last: int, band: np.ndarray
+    rows: Rows,
+    curvatures: np.ndarray | OutputCurvatures,
+    start: int,
+    stop: int,
+    first: int,
+    last: int,
+    band: np.ndarray,
 ) -> None:
     """Add Σ_j c_j x_j x_jᵀ over rows start … stop − 1 to ``band``: Hessian rows first … last − 1."""
     raise NotImplementedError("compiled code only")
 
 
-overloads(_add_products)(
-    lambda rows, curvatures, start, stop, first, last, band: (
-        _add_sparse if kind_of(rows) is SparseRows else _add_dense
-    )
-)
+@overloads(_add_products)
+def _choose_products(rows: Any, curvatures: Any, *others: Any) -> Callable[..., None]:
+    if kind_of(curvatures) is OutputCurvatures:
+        return _add_several
+    return _add_sparse if kind_of(rows) is SparseRows else _add_dense
 
 
 def _add_sparse(
@@ -130,6 +161,32 @@ def _add_dense(
             factor = c[j] * x[j, a]
             for b in range(a, d):
                 band[a - first, b] = fma(factor, x[j, b], band[a - first, b])
+
+
+def _add_several(
+    rows: Rows, curvatures: OutputCurvatures, start: int, stop: int, first: int, last: int, band: np.ndarray
+) -> None:
+    room, outputs = curvatures.room, curvatures.outputs
+    for j in range(start, stop):
+        begin, end = row_span(rows, j)
+        for k in range(begin, end):
+            factor = curvatures.factors[j, outputs[row_column(rows, j, k)]]
+            room[np.uint64(k - begin)] = factor * row_entry(rows, j, k)
+        for k in range(begin, end):
+            a = np.int64(row_column(rows, j, k))
+            if not first <= a < last:
+                continue
+            out, factor = band[a - first], -room[np.uint64(k - begin)]
+            for m in range(k, end):
+                b = row_column(rows, j, m)
+                out[b] = fma(factor, room[np.uint64(m - begin)], out[b])
+            # The columns of one output are neighbours, and only these meet the diagonal.
+            factor = curvatures.diagonals[j, outputs[a]] * row_entry(rows, j, k)
+            for m in range(k, end):
+                b = row_column(rows, j, m)
+                if outputs[b] != outputs[a]:
+                    break
+                out[b] = fma(factor, row_entry(rows, j, m), out[b])
 
 
 Multiple = tuple[float, np.ndarray]
@@ -212,12 +269,19 @@ class HessianRounds(RoundProcess):
     ) -> np.ndarray:
         """Return the upper triangle of Σ_i (σ_iI + Σ_j c_j x_j x_jᵀ), (d, d), where node 0 is.
 
-        With ``columns`` (d,) only these columns of the rows count, in this order; with ``height`` the first
-        so many rows of the matrix are returned.
+        ``curvatures`` (N,) are the c_j; with several outputs they are D and o of `OutputCurvatures`, (2, N,
+        K). With ``columns`` (d,) only these entries of θ count, in this order; with ``height`` the first so
+        many rows of the matrix are returned.
         """
         samples, ridge, k = self.samples, self.ridge, self.problem.n_nodes
+        own: np.ndarray | OutputCurvatures = curvatures
+        if curvatures.ndim == 3:
+            assert columns is not None
+            outputs = columns // self.problem.X.shape[1]
+            own = OutputCurvatures(curvatures[0], curvatures[1], outputs, np.empty(columns.size))
         if columns is not None:
-            samples, ridge = samples._replace(rows=column_rows(self.problem.X, columns)), ridge[:, columns]
+            rows = column_rows(self.problem.X, columns % self.problem.X.shape[1])
+            samples, ridge = samples._replace(rows=rows), ridge[:, columns]
         d = ridge.shape[1]
         height = d if height is None else height
         hessian = np.zeros((height, d) if self.leader is not None else (0, 0))
@@ -228,7 +292,7 @@ class HessianRounds(RoundProcess):
                 break
             out = np.empty((k, (last - first) * (2 * d - first - last + 1) // 2))
             band = np.empty((last - first, d))
-            fill_hessian(samples, ridge, curvatures, first, last, band, out)
+            fill_hessian(samples, ridge, own, first, last, band, out)
             total = gossip.total(out)
             if self.leader is not None:
                 hessian[first:last][np.arange(d) >= np.arange(first, last)[:, None]] = total
@@ -279,15 +343,27 @@ class NewtonProcess(DescentProcess, HessianRounds):
             self.stop()
 
     def curvatures(self) -> np.ndarray:
-        """Return the curvatures wℓ'' of the samples at θ, (N,): one pass, little beside the Hessian."""
+        """Return the curvatures wℓ'' of the samples at θ, (N,): one pass, little beside the Hessian.
+
+        With several outputs they are those of `OutputCurvatures`, (2, N, K).
+        """
         samples = self.samples
+        if samples.loss.several_outputs:
+            slopes = loss_slopes(samples, self.point)
+            return samples.loss.curvature_parts(slopes, self.problem.y, samples.weights)
         return np.asarray(samples.weights * loss_curvatures(samples.loss, self.margins(), samples.y))
 
     def margins(self) -> np.ndarray:
-        """Return the margins x_jᵀθ without their offsets, (N,)."""
-        out = np.empty(self.samples.weights.size)
-        row_margins(self.samples.rows, self.point, out)
-        return out
+        """Return the margins x_jᵀθ without their offsets, (N,), or (N, K)."""
+        return self.margins_at(self.point)
+
+    def margins_at(self, point: np.ndarray) -> np.ndarray:
+        """Return the margins at another point."""
+        parts = point.reshape(self.problem.n_outputs, -1)
+        out = np.empty((len(parts), self.samples.weights.size))
+        for part, own in zip(parts, out, strict=True):
+            row_margins(self.samples.rows, part, own)
+        return out.T if self.samples.loss.several_outputs else out[0]
 
     def _safe_curvatures(self, beta: float) -> np.ndarray:
         """Return the curvatures (N,) of parabolas that touch the losses at θ and lie above them.
@@ -297,6 +373,9 @@ class NewtonProcess(DescentProcess, HessianRounds):
         """
         samples = self.samples
         widest = beta * samples.weights
+        if samples.loss.several_outputs:
+            diagonals = np.repeat(widest[:, None], self.problem.n_outputs, axis=1)
+            return np.stack([diagonals, np.zeros_like(diagonals)])
         if not samples.loss.translates:
             return widest
         # The slope of the squared loss is the residual, whatever the form of the labels.
@@ -381,11 +460,21 @@ class Newton(HessianMethod):
     name = "newton"
     label = "Newton"
     unbounded_curvature = True
+    several_outputs = True
     l1 = True
     needs_ridge = False
     reference_order = 1
 
     process = NewtonProcess
+
+    def can_solve(self, facts: Facts, n_nodes: int) -> bool:
+        return (facts.n_outputs == 1 or facts.l1) and super().can_solve(facts, n_nodes)
+
+    def obstacle(self, problem: FiniteSum) -> str:
+        # L-BFGS is faster there.
+        if problem.n_outputs > 1 and problem.l1 is None:
+            return f"takes the loss {problem.loss.name!r} with an l1 term only"
+        return super().obstacle(problem)
 
     def start(self, setting: Setting[NoParameters]) -> RoundProcess:
         # That module is made of parts of this one.

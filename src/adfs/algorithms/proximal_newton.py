@@ -9,12 +9,18 @@ import numpy as np
 from adfs.algorithms.base import Setting
 from adfs.algorithms.coordinate_descent import minimise_model, model_gap
 from adfs.algorithms.lbfgs import MOST_TRIALS
-from adfs.algorithms.newton import WORKING_SET, HessianMethod, NewtonProcess, row_margins
+from adfs.algorithms.newton import WORKING_SET, HessianMethod, NewtonProcess
 from adfs.algorithms.round_process import Gossip
 from adfs.compilation import compiled
 from adfs.problem import Samples
-from adfs.problem.evaluation import inner_product, loss_curvatures, loss_derivatives
-from adfs.problem.gaps import soft
+from adfs.problem.evaluation import (
+    inner_product,
+    loss_curvatures,
+    loss_derivatives,
+    loss_slopes,
+    sum_in_order,
+)
+from adfs.problem.gaps import DIVERGENCE, soft
 from adfs.problem.losses import divergence
 from adfs.problem.samples import label_at
 from adfs.theory import NoParameters
@@ -141,8 +147,11 @@ class ProximalNewtonProcess(NewtonProcess):
         if self._constant or self._tried > 1 or not np.array_equal(self.point, before + self._move):
             return
         # A full step: the model's slopes are dual variables, and the gap of the model is most of their gap.
-        slopes = self._linear_slopes(margins)
-        sums = divergence_sums(self.samples, self.problem.active, self.margins(), slopes)
+        slopes, problem = self._linear_slopes(before, margins), self.problem
+        if problem.loss.several_outputs:
+            sums = problem.gap_parts(slopes, self.point)[:, DIVERGENCE]
+        else:
+            sums = divergence_sums(self.samples, problem.active, self.margins(), slopes)
         apart = float(gossip.total(sums[:, None])[0])
         self.count_sum(1, 1)
         outside = np.ones(self.point.size, dtype=np.bool_)
@@ -162,6 +171,7 @@ class ProximalNewtonProcess(NewtonProcess):
         self._tried += 1
         self._sum_columns(gossip, curvatures, columns)
         lam, sigma = self._penalties
+        columns = columns[np.argsort(lam[columns] == 0.0, kind="stable")]  # the intercepts are the last
         target = _SHARE * min(self.prospects[_DECREASE], self._gradient_gap(slice(None)))
 
         def solve() -> np.ndarray:
@@ -229,14 +239,22 @@ class ProximalNewtonProcess(NewtonProcess):
         if not self.prospects[_LINEAR]:
             return super().dual()
         if self._slopes is None:  # of a resumed run
-            margins = np.empty(self.samples.weights.size)
-            row_margins(self.samples.rows, self.before, margins)
-            self._slopes = self._linear_slopes(margins)
+            self._slopes = self._linear_slopes(self.before, self.margins_at(self.before))
         return self._slopes.copy()
 
-    def _linear_slopes(self, before: np.ndarray) -> np.ndarray:
-        """Return wℓ'(u) + wℓ''(u)(v − u) in the dual domains, (N,), for the margins u before and v now."""
-        samples = self.samples
-        slopes = loss_derivatives(samples.loss, before, samples.y)
-        slopes += loss_curvatures(samples.loss, before, samples.y) * (self.margins() - before)
-        return self.problem.clip_to_domain(samples.weights * slopes, in_place=True)
+    def _linear_slopes(self, before: np.ndarray, margins: np.ndarray) -> np.ndarray:
+        """Return wℓ'(u) + wℓ''(u)(v − u) in the dual domains, (N,) or (N, K).
+
+        The margins at the point ``before`` are u, ``margins``, and those at θ are v.
+        """
+        samples, moved = self.samples, self.margins() - margins
+        if samples.loss.several_outputs:
+            slopes = loss_slopes(samples, before)
+            diagonals, factors = samples.loss.curvature_parts(slopes, self.problem.y, samples.weights)
+            along = sum_in_order((factors * moved).T, np.zeros(len(moved)))
+            slopes += diagonals * moved - factors * along[:, None]
+        else:
+            slopes = loss_derivatives(samples.loss, margins, samples.y)
+            slopes += loss_curvatures(samples.loss, margins, samples.y) * moved
+            slopes *= samples.weights
+        return self.problem.clip_to_domain(slopes, in_place=True)

@@ -313,10 +313,6 @@ def _compared(
         softmax = spec.softmax
         if softmax is None:  # where the loss has a form for several classes
             softmax = classes.size > 2 and spec.loss.multiclass(classes.size) is not None
-        if softmax and spec.l1_ratio == 1.0:
-            raise RefusalError(
-                "{l1_ratio} (the lasso) takes one output: use {multi_class}", l1_ratio=1, multi_class="ovr"
-            )
         spec = replace(spec, softmax=softmax)
     if spec.inference:
         check_inference(spec)

@@ -260,6 +260,15 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
                 total += margins[k]
         margins[label] = -total
 
+    def curvature_parts(self, slopes: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        # w(diag(p) − ppᵀ) from w(p − e_label).
+        parts = np.stack([slopes, np.zeros_like(slopes)])
+        parts[0, np.arange(y.size), y.astype(np.int64)] += weights
+        np.maximum(parts[0], 0.0, out=parts[0])
+        roots = np.sqrt(weights)[:, None]
+        np.divide(parts[0], roots, out=parts[1], where=roots > 0.0)
+        return parts
+
     def clip_dual(self, dual: np.ndarray, b: float, weight: float) -> None:
         # s/w + e_label goes to the nearest point of the simplex.
         label = int(b)

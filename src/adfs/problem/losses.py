@@ -90,7 +90,7 @@ class Loss:
     low and the last one with ℓ' ≤ high (infinite where all have it). If ℓ'' takes other values than 0 and β,
     it also defines ``prox_in_box(zeta, h, b, start, beta, ends)``, the dual prox with another β over a box. A
     loss of unbounded curvature defines all of these, and ``flatter(beta, b)``, the interval of margins on
-    which ℓ'' is at most β.
+    which ℓ'' is at most β. A loss of several outputs defines ``curvature_parts`` for Newton's method.
     """
 
     name: ClassVar[str]
@@ -133,6 +133,10 @@ class Loss:
     def expected_curvature(self, margins: np.ndarray) -> np.ndarray | None:
         """Return the mean of ℓ'' over the targets at margins (N,), None where it is ℓ''."""
         return None
+
+    def curvature_parts(self, slopes: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return D and o of wℓ'' = diag(D) − ooᵀ, (2, N, K), from wℓ' (N, K): for several outputs."""
+        raise NotImplementedError("for losses with several outputs")
 
     # ------------------------------------------------------------------ parameters and labels
 
