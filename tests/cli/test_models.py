@@ -156,7 +156,14 @@ def test_fit_command_chooses_the_penalty_by_cross_validation(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--C-grid", "1"], "--C-grid, --alpha-grid and --scoring are for cross-validation: add --cv 5"),
+        (
+            ["--l1-ratios", "1"],
+            "--C-grid, --alpha-grid, --l1-ratios and --scoring are for cross-validation: add --cv 5",
+        ),
+        (
+            ["--cv", "3", "--l1-ratio", "1", "--l1-ratios", "0.5,1"],
+            "--l1-ratio is one value and --l1-ratios are",
+        ),
         (["--cv", "3", "--alpha-grid", "1"], "the loss 'logistic' takes --C-grid, not --alpha-grid"),
         (
             ["--cv", "3", "--C-grid", "1,x"],

@@ -202,7 +202,9 @@ def test_paths_refuse_in_a_sentence(search: Any, words: str) -> None:
         search.fit(X, y > 3.0)
 
 
-def test_fit_command_takes_a_number_of_values_and_a_score(tmp_path: Path) -> None:
+def test_fit_command_takes_a_number_of_values_several_ratios_and_a_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     X, y, _ = rows(0)
     table, out = tmp_path / "table.csv", tmp_path / "model.json"
     lines = [",".join(map(str, row)) for row in np.column_stack([X, y])]
@@ -216,6 +218,20 @@ def test_fit_command_takes_a_number_of_values_and_a_score(tmp_path: Path) -> Non
     expected = ADFSRegressorCV(4, estimator=ADFSRegressor(l1_ratio=0.9, tol=0.1), cv=3).fit(X, y).alphas_
     assert np.allclose(alphas, expected, rtol=1e-12)
     assert all(entry["score"] < 0.0 for entry in search["tried"])
+    # Several ratios have a grid each; the estimator's own file has the same entries.
+    capsys.readouterr()
+    assert main([*fit, *chosen, "--l1-ratios", "0.5,1"]) == 0
+    told, training = capsys.readouterr().err, LinearModel.load(out).training
+    search = ADFSRegressorCV(4, l1_ratios=[0.5, 1.0], cv=3, scoring=chosen[-1]).fit(X, y)
+    assert f"alpha = {search.alpha_:g} and l1_ratio = {search.l1_ratio_:g}, the best of 8 on 3 folds" in told
+    assert told.split()[:2] == ["l1_ratio", "alpha"]
+    tried = training["cv"]["tried"]
+    assert [entry["l1_ratio"] for entry in tried] == [0.5] * 4 + [1.0] * 4
+    np.testing.assert_allclose([entry["alpha"] for entry in tried], search.alphas_.ravel(), rtol=1e-12)
+    scores = np.moveaxis(search.scores_, 0, 2).reshape(8, 3)
+    np.testing.assert_allclose([entry["scores"] for entry in tried], scores, rtol=1e-12)
+    search.save(out)
+    assert LinearModel.load(out).training["cv"]["tried"] == tried
 
 
 def test_fit_command_refuses_a_number_of_values_without_l1(

@@ -173,7 +173,9 @@ def _estimator(request: FitRequest) -> tuple[Estimator, Estimator | Search]:
     if search.cv is None:
         return estimator, estimator
     searches, grid = ADFSRegressorCV if regression else ADFSClassifierCV, _grid(model.loss, search)
-    return estimator, searches(*grid, cv=search.cv, scoring=search.scoring, estimator=estimator)
+    ratios = search.l1_ratios and options.read_numbers("--l1-ratios", search.l1_ratios, float, "0.1,0.5,1")
+    scoring = search.scoring
+    return estimator, searches(*grid, cv=search.cv, l1_ratios=ratios, scoring=scoring, estimator=estimator)
 
 
 def _grid(loss: str, search: options.SearchOptions) -> list[list[float] | int]:

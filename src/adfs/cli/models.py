@@ -101,8 +101,12 @@ def _check_combinations(
     if model.tau == "measure" and not over_mpi:
         raise InputError("--tau measure measures messages between ranks: start several with mpiexec -n")
     options.check_figure("--timeline", output.timeline)
-    if search.cv is None and (search.C_grid or search.alpha_grid or search.scoring):
-        raise InputError("--C-grid, --alpha-grid and --scoring are for cross-validation: add --cv 5")
+    if search.cv is None and (search.C_grid or search.alpha_grid or search.l1_ratios or search.scoring):
+        raise InputError(
+            "--C-grid, --alpha-grid, --l1-ratios and --scoring are for cross-validation: add --cv 5"
+        )
+    if search.l1_ratios and model.l1_ratio:
+        raise InputError("--l1-ratio is one value and --l1-ratios are several to try: take one of them")
     if model.inference and output.out is None:
         raise InputError("--summary prints a table: give the file of the model with --out")
     if output.robust and not model.inference:
@@ -159,11 +163,14 @@ def _score_table(summary: JsonObject) -> str:
     """Return the scores of cross-validation: the mean of each weight tried, and the extremes of the folds."""
     search, name = summary["cv"], "C" if "C" in summary else "alpha"
     width = max(10, len(search["score"]) + 2)
-    lines = [f"{name:>10}{search['score']:>{width}}{'lowest':>{width}}{'highest':>{width}}"]
+    names = [each for each in ("l1_ratio", name) if each in search["tried"][0]]
+    heads = "".join(f"{each:>10}" for each in names)
+    lines = [f"{heads}{search['score']:>{width}}{'lowest':>{width}}{'highest':>{width}}"]
     for entry in search["tried"]:
         # The mean over the folds, and their extremes.
         scores = entry["score"], min(entry["scores"]), max(entry["scores"])
-        lines.append(f"{entry[name]:>10g}" + "".join(f"{score:>{width}.4f}" for score in scores))
+        values = "".join(f"{entry[each]:>10g}" for each in names)
+        lines.append(values + "".join(f"{score:>{width}.4f}" for score in scores))
     return "\n".join(lines)
 
 
@@ -176,7 +183,8 @@ def _report_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
     if "cv" in summary:
         name = "C" if "C" in summary else "alpha"
         tried, folds = len(summary["cv"]["tried"]), summary["cv"]["folds"]
-        chosen = f" with {name} = {summary[name]:g}, the best of {tried} on {folds} folds"
+        ratio = f" and l1_ratio = {summary['l1_ratio']:g}" if "l1_ratio" in summary["cv"]["tried"][0] else ""
+        chosen = f" with {name} = {summary[name]:g}{ratio}, the best of {tried} on {folds} folds"
         # Fits that ended above the tolerance make the choice less certain.
         if summary["cv"]["unfinished"]:
             chosen += f" ({summary['cv']['unfinished']} of {tried * folds} fits ended above --tol)"

@@ -191,6 +191,7 @@ class SearchOptions:
     cv: Choose -C or --alpha with so many folds, drawn inside each node's rows.
     C_grid: With --cv: the values of C to try, 0.01,0.1,1; with --l1-ratio also how many, 20.
     alpha_grid: With --cv: the values of alpha to try, or how many.
+    l1_ratios: With --cv: the values of --l1-ratio to try, 0.1,0.5,1.
     scoring: With --cv: neg_log_loss, neg_mean_squared_error, neg_mean_poisson_deviance, … instead of the
         share of right classes, R² or D².
     """
@@ -198,6 +199,7 @@ class SearchOptions:
     cv: int | None = option(None, least=2)
     C_grid: str | None = None
     alpha_grid: str | None = None
+    l1_ratios: str | None = None
     scoring: str | None = None
 
 

@@ -78,14 +78,17 @@ def _training_facts(estimator: LinearEstimator, model: FittedModel) -> JsonObjec
 def search_facts(search: Any) -> JsonObject:
     """Return the results of cross-validation in the same form."""
     # "C" for classifiers, "alpha" for regressors.
-    name = search._name
-    grid = getattr(search, f"{name}s_").tolist()
+    name, folds = search._name, len(search.scores_)
+    ratios = [{}] if search.l1_ratios is None else [{"l1_ratio": float(one)} for one in search.l1_ratios]
+    scores = search.scores_.reshape(folds, len(ratios), -1)
+    grids = np.broadcast_to(getattr(search, f"{name}s_"), scores.shape[1:])
     tried = [
-        {name: value, "score": float(scores.mean()), "scores": scores.tolist()}
-        for value, scores in zip(grid, search.scores_.T, strict=True)
+        {name: value, **ratio, "score": float(own.mean()), "scores": own.tolist()}
+        for ratio, grid, rows in zip(ratios, grids.tolist(), np.moveaxis(scores, 0, 2), strict=True)
+        for value, own in zip(grid, rows, strict=True)
     ]
     facts = {
-        "folds": len(search.scores_),
+        "folds": folds,
         "score": search.scoring or search.best_estimator_._loss().score,
         "unfinished": search.n_unfinished_,
     }
