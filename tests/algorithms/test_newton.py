@@ -9,8 +9,9 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import adfs
+from adfs.algorithms.hessians import fill_hessian, hessian_bands, row_margins
 from adfs.algorithms.lbfgs import node_values
-from adfs.algorithms.newton import fill_hessian, hessian_bands, newton_move, row_margins
+from adfs.algorithms.newton import newton_move
 from adfs.errors import InputError
 from adfs.problem.evaluation import loss_curvatures
 from adfs.problem.losses import get_loss

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Setting
-from adfs.algorithms.newton import HessianMethod, HessianRounds, row_margins
+from adfs.algorithms.hessians import row_margins
+from adfs.algorithms.newton import HessianMethod, HessianRounds
 from adfs.algorithms.round_process import Gossip
 from adfs.compilation import compiled
 from adfs.problem import FiniteSum
