@@ -85,6 +85,7 @@ class HessianRounds(RoundProcess):
         """
         samples, ridge, k = self.samples, self.ridge, self.problem.n_nodes
         own: np.ndarray | OutputCurvatures = curvatures
+        # θ is laid out output by output: entry k belongs to column k mod p of the rows.
         if curvatures.ndim == 3:
             assert columns is not None
             outputs = columns // self.problem.X.shape[1]
@@ -173,6 +174,7 @@ class NewtonProcess(DescentProcess, HessianRounds):
         samples = self.samples
         widest = beta * samples.weights
         if samples.loss.several_outputs:
+            # No second derivative exceeds β times the identity.
             diagonals = np.repeat(widest[:, None], self.problem.n_outputs, axis=1)
             return np.stack([diagonals, np.zeros_like(diagonals)])
         if not samples.loss.translates:

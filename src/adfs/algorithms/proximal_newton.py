@@ -148,6 +148,7 @@ class ProximalNewtonProcess(NewtonProcess):
             return
         # A full step: the model's slopes are dual variables, and the gap of the model is most of their gap.
         slopes, problem = self._linear_slopes(before, margins), self.problem
+        # Sums of several outputs compute their margins again, which is little beside the Hessian.
         if problem.loss.several_outputs:
             sums = problem.gap_parts(slopes, self.point)[:, DIVERGENCE]
         else:
