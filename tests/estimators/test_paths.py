@@ -224,7 +224,7 @@ def test_fit_command_takes_a_number_of_values_several_ratios_and_a_score(
     told, training = capsys.readouterr().err, LinearModel.load(out).training
     search = ADFSRegressorCV(4, l1_ratios=[0.5, 1.0], cv=3, scoring=chosen[-1]).fit(X, y)
     assert f"alpha = {search.alpha_:g} and l1_ratio = {search.l1_ratio_:g}, the best of 8 on 3 folds" in told
-    assert told.split()[:2] == ["l1_ratio", "alpha"]
+    assert told.split()[:2] == ["alpha", "l1_ratio"]
     tried = training["cv"]["tried"]
     assert [entry["l1_ratio"] for entry in tried] == [0.5] * 4 + [1.0] * 4
     np.testing.assert_allclose([entry["alpha"] for entry in tried], search.alphas_.ravel(), rtol=1e-12)

@@ -163,7 +163,7 @@ def _score_table(summary: JsonObject) -> str:
     """Return the scores of cross-validation: the mean of each weight tried, and the extremes of the folds."""
     search, name = summary["cv"], "C" if "C" in summary else "alpha"
     width = max(10, len(search["score"]) + 2)
-    names = [each for each in ("l1_ratio", name) if each in search["tried"][0]]
+    names = [each for each in (name, "l1_ratio") if each in search["tried"][0]]
     heads = "".join(f"{each:>10}" for each in names)
     lines = [f"{heads}{search['score']:>{width}}{'lowest':>{width}}{'highest':>{width}}"]
     for entry in search["tried"]:
