@@ -398,11 +398,8 @@ class Method(ABC, Generic[P]):
 
     def check(self, problem: FiniteSum) -> None:
         """Raise :class:`InputError` unless the method can run on a problem."""
-        if problem.l1 is not None and not (problem.smooth or problem.assumes_curvature):
-            raise InputError(
-                f"an l1 term (elastic net) needs a smooth loss and {problem.loss.name!r} is not; use a "
-                "smoothed one (smoothed_hinge, huber, smoothed_quantile), or no l1 term"
-            )
+        if problem.l1 is not None:
+            problem.check_l1()
         obstacle = self.obstacle(problem)
         if obstacle:
             # Propose what the attributes of the other methods allow.
