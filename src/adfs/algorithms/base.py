@@ -357,7 +357,9 @@ class Method(ABC, Generic[P]):
         if self.needs_ridge and not facts.ridge:
             return False
         curved = facts.curvature_type == "continuous"
-        if (facts.n_features > self.most_features and not facts.l1) or (self.needs_curvature and not curved):
+        # An intercept without a penalty is a column, which the facts do not count.
+        features = facts.n_features + facts.intercept * facts.n_outputs
+        if (features > self.most_features and not facts.l1) or (self.needs_curvature and not curved):
             return False
         if facts.curvature_type == "unbounded":
             return self.unbounded_curvature
