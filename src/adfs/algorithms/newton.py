@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -244,7 +245,7 @@ class HessianRounds(RoundProcess):
 
     def solve(self, gossip: Gossip, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Return −H⁻¹·gradient in every process, (d,)."""
-        return self.send(gossip, gradient.size, lambda: newton_move(hessian, gradient))
+        return self.send(gossip, gradient.size, partial(newton_move, hessian, gradient))
 
 
 def column_rows(X: Matrix, columns: np.ndarray) -> Rows:
