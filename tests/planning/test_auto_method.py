@@ -103,6 +103,16 @@ def test_auto_takes_newton_on_many_rows_of_two_nodes():
     assert choose(facts, adfs.Network("path:2"), 1e-6).method == "newton"
 
 
+def test_auto_counts_the_column_of_an_intercept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method that takes as many columns as the data has cannot take one more."""
+    X = np.random.default_rng(0).standard_normal((300, 8))
+    model = ADFSClassifier(fit_intercept=False).fit(X, X[:, 0] > 0.1)
+    assert model.method_ == "newton"
+    monkeypatch.setattr(type(adfs.algorithms.METHODS["newton"]), "most_features", 8)
+    assert ADFSClassifier(fit_intercept=False).fit(X, X[:, 0] > 0.1).method_ == "newton"
+    assert ADFSClassifier().fit(X, X[:, 0] > 0.1).method_ != "newton"
+
+
 def test_auto_takes_lbfgs_on_sparse_rows_with_uneven_columns():
     """The diagonal scaling of L-BFGS makes up for columns of very different lengths."""
     X, y = word_counts(2000, 6000)

@@ -357,7 +357,9 @@ class Method(ABC, Generic[P]):
         if self.needs_ridge and not facts.ridge:
             return False
         curved = facts.curvature_type == "continuous"
-        if (facts.n_features > self.most_features and not facts.l1) or (self.needs_curvature and not curved):
+        # An intercept without a penalty is a column, which the facts do not count.
+        features = facts.n_features + facts.intercept * facts.n_outputs
+        if (features > self.most_features and not facts.l1) or (self.needs_curvature and not curved):
             return False
         if facts.curvature_type == "unbounded":
             return self.unbounded_curvature
@@ -398,11 +400,8 @@ class Method(ABC, Generic[P]):
 
     def check(self, problem: FiniteSum) -> None:
         """Raise :class:`InputError` unless the method can run on a problem."""
-        if problem.l1 is not None and not (problem.smooth or problem.assumes_curvature):
-            raise InputError(
-                f"an l1 term (elastic net) needs a smooth loss and {problem.loss.name!r} is not; use a "
-                "smoothed one (smoothed_hinge, huber, smoothed_quantile), or no l1 term"
-            )
+        if problem.l1 is not None:
+            problem.check_l1()
         obstacle = self.obstacle(problem)
         if obstacle:
             # Propose what the attributes of the other methods allow.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -119,7 +120,7 @@ class HessianRounds(RoundProcess):
 
     def solve(self, gossip: Gossip, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Return −H⁻¹·gradient in every process, (d,)."""
-        return self.send(gossip, gradient.size, lambda: newton_move(hessian, gradient))
+        return self.send(gossip, gradient.size, partial(newton_move, hessian, gradient))
 
 
 class NewtonProcess(DescentProcess, HessianRounds):

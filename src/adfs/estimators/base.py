@@ -21,7 +21,7 @@ from sklearn.utils.validation import _check_sample_weight, _get_feature_names, c
 from adfs._version import __version__
 from adfs.errors import InputError, new_name, unknown_name
 from adfs.estimators.inference import WithStandardErrors
-from adfs.estimators.model_file import WithModelFile
+from adfs.estimators.model_file import WithModelFile, training_facts
 from adfs.estimators.pipeline import FittedModel, Start, fit_model
 from adfs.estimators.solver import LocalData, ModelSpec, Solver, read_offset
 from adfs.network import GRAPHS, Network
@@ -258,7 +258,8 @@ class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type
         self.coef_: Any = model.coef
         self.intercept_: Any = model.intercept
         self._take(model)
-        self._take_inference(model.inference, model.coef.shape[1])
+        if model.inference is not None or self._inference is not None:  # of this fit, or of an earlier one
+            self._take_inference(model.inference, model.coef.shape[1])
         if self._single:
             self.coef_ = self.coef_.astype(np.float32)
             if isinstance(self.intercept_, np.ndarray):
@@ -267,7 +268,8 @@ class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type
         self.dual_gap_, self.absolute_gap_ = model.gap, model.absolute_gap
         self.method_, self.method_reason_ = model.method, model.reason
         self._recorded = model.recorded
-        self._keep_facts(model)
+        # What the model's file holds of the fit: parameters may be changed before it is written.
+        self._softmax, self._training = model.softmax, training_facts(self, model)
 
     @property
     def history_(self) -> pd.DataFrame:

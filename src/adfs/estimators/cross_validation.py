@@ -33,16 +33,17 @@ def _has_probabilities(search: ADFSClassifierCV) -> bool:
     return hasattr(search.estimator or search._plain(), "predict_proba")
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-learn has no types
     """The part of a search that does not depend on the task: the grid, the folds, and the final model."""
 
-    estimator: Kind | None
-    l1_ratios: Any
-    cv: Any
-    scoring: str | None
-    best_estimator_: Kind
-    _name: str
-    _plain: type[Kind]
+    l1_ratios: Any = None
+    cv: Any = 5
+    scoring: str | None = None
+    estimator: Kind | None = None
+    best_estimator_: Kind = field(init=False)
+    _name: str = field(init=False)
+    _plain: type[Kind] = field(init=False)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -282,10 +283,6 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
     _plain = ADFSClassifier
 
     Cs: Any = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
-    l1_ratios: Any = field(default=None, kw_only=True)
-    cv: Any = field(default=5, kw_only=True)
-    scoring: str | None = field(default=None, kw_only=True)
-    estimator: ADFSClassifier | None = field(default=None, kw_only=True)
 
     def decision_function(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the decision values of the model fitted to all rows."""
@@ -336,10 +333,6 @@ class ADFSRegressorCV(RegressorMixin, PenaltyCV[ADFSRegressor]):  # type: ignore
     _plain = ADFSRegressor
 
     alphas: Any = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3)
-    l1_ratios: Any = field(default=None, kw_only=True)
-    cv: Any = field(default=5, kw_only=True)
-    scoring: str | None = field(default=None, kw_only=True)
-    estimator: ADFSRegressor | None = field(default=None, kw_only=True)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
         """Return R² or D² of the model fitted to all rows."""

@@ -270,6 +270,7 @@ class WithStandardErrors:
     method_reason_: str
     dual_gap_: float
     _loss: Callable[[], Loss]
+    _inference: list[Inference] | None = None
 
     def _take_inference(self, models: list[Inference] | None, width: int) -> None:
         """Set the standard errors of models with ``width`` coefficients each, in place of earlier ones."""

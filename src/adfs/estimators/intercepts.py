@@ -20,15 +20,16 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.algorithms.base import Process, get_method
+from adfs.algorithms.lbfgs import node_values
 from adfs.algorithms.round_process import PrimalProcess
 from adfs.estimators.solver import LocalData, ModelSpec, Solver, joined_frames, penalised
-from adfs.problem import FiniteSum, Problem, Samples
-from adfs.problem.evaluation import loss_domains, loss_slopes, loss_sums, node_sums, weighted_row_sums
+from adfs.problem import FiniteSum, Loss, Samples
+from adfs.problem.evaluation import loss_domains, loss_slopes, weighted_row_sums
 from adfs.problem.gaps import close_gap
-from adfs.problem.samples import rows_of, sparse
+from adfs.problem.samples import labels_of, read_only, rows_of, sparse
 from adfs.problem.views import common_margin
 from adfs.runtimes import Outcome, Run
-from adfs.runtimes.certificates import AllNodes, Certificate, estimate
+from adfs.runtimes.certificates import AllNodes, Certificate, OverNodes, estimate
 from adfs.threads import single_threaded
 
 _MOST_ROUNDS = 60
@@ -175,11 +176,11 @@ class InterceptFit:
         self.columns = columns.ravel()
         self.unpenalised = get_method(solver.method).unpenalised_columns
         ridge_columns = self.columns if self.unpenalised else None
-        self.problem = penalised(data, spec, solver.network.n_nodes, self.columns, ridge_columns)
-        nodes = AllNodes(solver.cluster, solver.placement, self.problem)
-        self.levels = best_constants(self.problem, nodes)
-        self.move(self.levels)
-        zero, problem = np.zeros(self.columns.size), self.problem
+        self.center = self.levels = best_constants(data, loss, solver)
+        around = replace(data, offset=self._offset())
+        problem = penalised(around, spec, solver.network.n_nodes, self.columns, ridge_columns)
+        self.problem, nodes = problem, AllNodes(solver.cluster, solver.placement, problem)
+        zero = np.zeros(self.columns.size)
         duals = np.zeros((problem.n_samples, *problem.dual_shape))
         parts = problem.gap_parts(duals, zero, self._slack(zero.reshape(self.outputs, -1), self.levels))
         constant = close_gap(nodes.collect(parts), zero, None, nodes.total_sigma)
@@ -191,15 +192,14 @@ class InterceptFit:
         if loss.translates:
             squares = (data.y - self.levels[0] - (0.0 if data.offset is None else data.offset)) ** 2
         weighted = np.column_stack([data.weights, data.weights * squares])
-        weight, square = nodes.add(_node_sums(problem, weighted))
+        weight, square = solver.add(_node_sums(weighted, data.node_starts))
         square = max(2.0 * constant.value, square)
         self._radius = 1.0 + (math.sqrt(square / weight) if weight > 0.0 else 0.0)
 
     def _offset(self) -> np.ndarray:
         """Return the offsets of the margins that have the centre in them, (N,) or (N, K)."""
-        several = self.outputs > 1
-        shape = (self.data.y.size, self.outputs) if several else (self.data.y.size,)
-        shift = np.broadcast_to(self.center if several else self.center[0], shape)
+        shift = np.broadcast_to(self.center, (self.data.y.size, self.outputs))
+        shift = shift if self.outputs > 1 else shift[:, 0]
         return shift if self.data.offset is None else shift + self.data.offset
 
     def move(self, center: np.ndarray) -> None:
@@ -247,7 +247,7 @@ class InterceptFit:
         value, _, gap, rounding = found
         # The sums of the dual variables are 0 up to rounding, of each node's sum too. What is left counts as
         # far as the best intercept may be away.
-        sums = nodes.collect(_node_sums(problem, duals.reshape(problem.n_samples, -1)))
+        sums = nodes.collect(_node_sums(duals.reshape(problem.n_samples, -1), problem.node_starts))
         rest = [abs(math.fsum(column)) + _EPS * math.fsum(np.abs(column)) for column in sums.T]
         gap += float(np.array(rest) @ (self._radius + np.abs(intercepts - self.levels)))
         return Certificate(
@@ -279,42 +279,49 @@ class InterceptFit:
 # --------------------------------------------------------------------------- the best constant model
 
 
-def best_constants(problem: Problem, nodes: AllNodes) -> np.ndarray:
+def best_constants(data: LocalData, loss: Loss, solver: Solver) -> np.ndarray:
     """Return the intercepts (K,) of the best model without coefficients; its F is within 1 % of the least."""
-    loss, y, weights = problem.loss, problem.y, problem.weights
-    offset = np.zeros_like(y) if problem.offset is None else problem.offset
+    y, weights, starts = (read_only(array) for array in (data.y, data.weights, data.node_starts))
+    offset = np.zeros_like(y) if data.offset is None else data.offset
     if loss.link == "log":
         parts = np.column_stack([weights * part for part in loss.level_parts(y, offset)])
-        over, under = nodes.add(_node_sums(problem, parts))
-        return np.array([nodes.cluster.attempt("to check the data", lambda: common_margin(over, under))])
-    # The intercepts are the coefficients of a column of ones.
+        over, under = solver.add(_node_sums(parts, starts))
+        return np.array([solver.cluster.attempt("to check the data", lambda: common_margin(over, under))])
+    # The intercepts are the coefficients of a column of ones, stored as the other columns are.
     ones: Any = np.ones((y.size, 1))
-    samples = problem.samples._replace(rows=rows_of(sp.csr_array(ones) if problem.sparse else ones))
+    if sparse(data.X):
+        places = np.zeros(y.size, dtype=np.int32), np.arange(y.size + 1, dtype=np.int32)
+        ones = sp.csr_array((ones.ravel(), *places), shape=ones.shape)
+    shift = None if data.offset is None else read_only(data.offset)
+    samples = Samples(loss, rows_of(ones), labels_of(loss, y, shift), weights, starts)
     if loss.several_outputs:
-        return _best_class_levels(problem, samples, nodes)
+        return _best_class_levels(samples, y, solver)
     start = 0.0
     if loss.translates:  # the mean of the targets
         parts = np.column_stack([weights, weights * (y - offset)])
-        total, over = nodes.add(_node_sums(problem, parts))
+        total, over = solver.add(_node_sums(parts, starts))
         start = float(over / total) if total > 0.0 else 0.0
         if loss.curvature_type == "constant":  # the best one of squares
             return np.array([start])
-    return np.array([_best_level(samples, nodes, start)])
+    elif loss.link == "logit":  # of the logistic loss without offsets this is the best one
+        over, under = solver.totals([weights * (y > 0.0), weights * (y < 0.0)], starts)
+        start = math.log(over / under) if over > 0.0 and under > 0.0 else 0.0
+    return np.array([_best_level(samples, solver, start)])
 
 
-def _best_level(samples: Samples, nodes: AllNodes, start: float) -> float:
+def _best_level(samples: Samples, solver: Solver, start: float) -> float:
     """Return a number at which F, a convex function of one number, is within 1 % of its least value.
 
     The tangents on both sides of the minimiser meet below the least value.
     """
+    n_nodes = samples.node_starts.size - 1
+    sums, no_ridge, room = np.empty((n_nodes, 2)), np.zeros((n_nodes, 1)), (np.empty(1), np.empty((2, 1)))
     level, step = start, 0.0
     # Value, argument and slope: of the least value so far, and of the nearest points on both sides.
     best = below = above = (math.inf, start, 0.0)
     for trial in range(_MOST_TRIALS):
-        point = np.array([level])
-        slopes = node_sums(loss_slopes(samples, point).ravel(), samples.node_starts)
-        sums = np.column_stack([loss_sums(samples, point), slopes])
-        value, slope = (float(total) for total in nodes.add(sums))
+        node_values(samples, no_ridge, np.array([level]), *room, sums)
+        slope, value = (float(total) for total in solver.add(sums))
         here = value, level, slope
         best = min(best, here)
         if slope == 0.0 or not math.isfinite(slope):
@@ -335,15 +342,15 @@ def _best_level(samples: Samples, nodes: AllNodes, start: float) -> float:
     return best[1]
 
 
-def _best_class_levels(problem: FiniteSum, samples: Samples, nodes: AllNodes) -> np.ndarray:
+def _best_class_levels(samples: Samples, y: np.ndarray, solver: Solver) -> np.ndarray:
     """Return the levels (K,) of a softmax model whose shares of the classes are those of the data.
 
     Iterative scaling: the logarithm of true share over predicted share is added to each level. Without
     offsets the first step is exact.
     """
-    levels = np.zeros(problem.n_outputs)
+    levels = np.zeros(samples.loss.n_outputs)
     for _ in range(_MOST_TRIALS):
-        _, _, true, predicted = _class_sums(problem, loss_slopes(samples, levels), nodes)
+        _, _, true, predicted = _class_sums(samples, y, loss_slopes(samples, levels), solver.add)
         floor = _EPS * true.sum()
         if not floor > 0.0:
             break
@@ -372,7 +379,7 @@ def balanced(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarr
     room = np.minimum(duals - low, high - duals)
     distance = np.where(np.isfinite(room), np.maximum(room, 0.0), problem.weights)
     columns = np.column_stack([duals, distance, np.maximum(duals, 0.0), np.minimum(duals, 0.0)])
-    total, space, above, below = nodes.add(_node_sums(problem, columns))
+    total, space, above, below = nodes.add(_node_sums(columns, problem.node_starts))
     if abs(total) < space:
         duals = duals - (total / space) * distance
     # The sum is too far from 0 for that: the heavier side is scaled down. Every domain contains 0.
@@ -383,29 +390,29 @@ def balanced(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarr
     return problem.clip_to_domain(duals)
 
 
-def _node_sums(problem: FiniteSum, columns: np.ndarray) -> np.ndarray:
+def _node_sums(columns: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     """Return each node's sums of columns (N, k), right to rounding; shape (n, k)."""
-    ones = rows_of(np.ones((problem.n_samples, 1)))
-    return weighted_row_sums(ones, problem.node_starts, np.ascontiguousarray(columns), columns.shape[1])
+    ones = rows_of(np.ones((len(columns), 1)))
+    return weighted_row_sums(ones, read_only(node_starts), np.ascontiguousarray(columns), columns.shape[1])
 
 
 def _class_sums(
-    problem: FiniteSum, duals: np.ndarray, nodes: AllNodes
+    samples: Samples, y: np.ndarray, duals: np.ndarray, add: OverNodes
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return predicted shares p and classes e (N, K) of dual variables w(p − e), and Σwe and Σwp (K,)."""
-    weights, classes = problem.weights[:, None], duals.shape[1]
+    weights, classes = samples.weights[:, None], duals.shape[1]
     truth = np.zeros_like(duals)
-    truth[np.arange(len(duals)), problem.y.astype(np.int64)] = 1.0
+    truth[np.arange(len(duals)), y.astype(np.int64)] = 1.0
     share = truth + np.divide(duals, weights, out=np.zeros_like(duals), where=weights > 0.0)
     share = np.clip(share, 0.0, 1.0)
-    sums = nodes.add(_node_sums(problem, np.hstack([weights * truth, weights * share])))
+    sums = add(_node_sums(np.hstack([weights * truth, weights * share]), samples.node_starts))
     return share, truth, sums[:classes], sums[classes:]
 
 
 def _balanced_classes(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
     """Move the shares p of each sample by a Newton step of the intercepts, or mix them with other shares."""
     weights, classes = problem.weights[:, None], duals.shape[1]
-    share, truth, true, predicted = _class_sums(problem, duals, nodes)
+    share, truth, true, predicted = _class_sums(problem.samples, problem.y, duals, nodes.add)
     # K × K numbers per node: the curvature of the intercepts.
     cuts = pairwise(problem.node_starts)
     with single_threaded:

@@ -16,11 +16,12 @@ from adfs.errors import InputError
 from adfs.estimators.base import LinearEstimator, positive
 from adfs.estimators.pipeline import FittedModel
 from adfs.prediction import explained_share, predicted_classes, probabilities
-from adfs.problem import LOSSES, Loss
+from adfs.problem import LOSSES, Loss, Multinomial
 from adfs.problem.losses import check_labels
 from adfs.problem.samples import sparse
 
-_MULTI_CLASS = ("auto", "ovr", "multinomial")
+# Whether there is one softmax model; None leaves it to the number of classes, which all processes know.
+_SOFTMAX = {"auto": None, "ovr": False, Multinomial.name: True}
 
 
 def _has_probabilities(estimator: ADFSClassifier) -> bool:
@@ -153,13 +154,12 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     _loss_parameters = ("width",)
 
     def _weights(self, loss: Loss) -> dict[str, Any]:
-        if self.multi_class not in _MULTI_CLASS:
+        if self.multi_class not in _SOFTMAX:
             raise InputError(
                 f"{{multi_class}} must be auto, ovr or multinomial, got {self.multi_class!r}",
                 multi_class=None,
             )
-        # None leaves the choice to the number of classes, which all processes together know.
-        softmax = None if self.multi_class == "auto" else self.multi_class == "multinomial"
+        softmax = _SOFTMAX[self.multi_class]
         if softmax and loss.multiclass(2) is None:
             raise InputError(
                 f"{{multi_class}} is for the logistic loss, not {self.loss!r}", multi_class=self.multi_class

@@ -41,12 +41,8 @@ class WithModelFile:
         if self.cluster is None or self.cluster.rank == 0:
             linear_model(self, training).save(Path(path))
 
-    def _keep_facts(self: Any, model: FittedModel) -> None:
-        """Keep what the file holds of the fit: parameters may be changed before it is written."""
-        self._softmax, self._training = model.softmax, _training_facts(self, model)
 
-
-def _training_facts(estimator: LinearEstimator, model: FittedModel) -> JsonObject:
+def training_facts(estimator: LinearEstimator, model: FittedModel) -> JsonObject:
     """Return the facts about a fit that the model file and ``--json`` hold."""
     weight = "C" if model.classes is not None else "alpha"
     constants: Any = estimator._loss()

@@ -33,7 +33,9 @@ def penalty_grid(count: int, data: LocalData, spec: ModelSpec, solver: Solver) -
         # The penalty has no part in it.
         problem = penalised(each, replace(spec, l1_ratio=0.0), solver.network.n_nodes)
         nodes = AllNodes(solver.cluster, solver.placement, problem)
-        around = _around_constants(problem, nodes) if spec.free_intercept else problem
+        around = problem
+        if spec.free_intercept:
+            around = _around_constants(problem, nodes, best_constants(each, spec.loss, solver))
         slopes = nodes.add_rows(around.slopes(np.zeros(problem.n_features)))
         largest = max(largest, float(np.abs(slopes).max()))
     if not strength * largest > 0.0:
@@ -45,9 +47,9 @@ def penalty_grid(count: int, data: LocalData, spec: ModelSpec, solver: Solver) -
     return np.asarray(np.geomspace(largest / strength, _WEAKEST * largest / strength, count))
 
 
-def _around_constants(problem: Problem, nodes: AllNodes) -> Problem:
-    """Return the problem with the intercepts of the best constant model added to its offsets."""
-    levels, loss, starts = best_constants(problem, nodes), problem.loss, problem.node_starts
+def _around_constants(problem: Problem, nodes: AllNodes, levels: np.ndarray) -> Problem:
+    """Return the problem with the intercepts of the best constant model, near ``levels``, in its offsets."""
+    loss, starts = problem.loss, problem.node_starts
     given = np.zeros((problem.n_samples, *problem.dual_shape)) if problem.offset is None else problem.offset
     length = math.inf
     while True:

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import adfs.stages  # noqa: F401  # the rules of runs in stages
-from adfs.algorithms import METHODS, Method, get_method
+from adfs.algorithms import METHODS, get_method
 from adfs.errors import InputError
 from adfs.files import AnyPath
 from adfs.network import Network
@@ -182,6 +182,8 @@ class Solver:
         options, cluster, loss = self.options, self.cluster, spec.loss
         # The condition numbers come from the problem without an intercept's column.
         problem = penalised(data, spec, self.network.n_nodes)
+        if problem.l1 is not None:
+            cluster.attempt("to choose a method", problem.check_l1)
         summary = gather_summary(cluster, self.placement, problem)
         if not summary.n_active.any():
             return replace(self, method=next(iter(METHODS)), reason="all rows are constants")
@@ -189,25 +191,21 @@ class Solver:
         cluster.activity = "to choose a method"
         entries = [data.X.nnz if sparse(data.X) else data.X.size, data.X.shape[0]]
         stored, counts = zip(*cluster.allgather(entries), strict=True)
-
-        def chosen() -> list[Any]:
-            facts = Facts.of_summary(
-                summary,
-                data.X.shape[1] * loss.n_outputs,
-                entries_per_row=sum(stored) / sum(counts) if sparse(data.X) else None,
-                l1=spec.l1_ratio > 0.0,
-                intercept=spec.free_intercept,
-                spread=spread,
-                n_outputs=loss.n_outputs,
-                curvature_type=loss.curvature_type,
-            )
-            if not any(method.can_solve(facts, self.network.n_nodes) for method in METHODS.values()):
-                first = next(iter(METHODS.values()))
-                raise InputError(f"no method can solve this problem: {first.name} {first.obstacle(problem)}")
-            tol = min(0.5, 1e-6 if options.tol is None else options.tol)
-            return list(choose(facts, self.network, tol, partial(self._suits, problem)))
-
-        name, reason, limit, other = cluster.bcast(cluster.attempt("to choose a method", chosen))
+        facts = Facts.of_summary(
+            summary,
+            data.X.shape[1] * loss.n_outputs,
+            entries_per_row=sum(stored) / sum(counts) if sparse(data.X) else None,
+            l1=spec.l1_ratio > 0.0,
+            intercept=spec.free_intercept,
+            spread=spread,
+            n_outputs=loss.n_outputs,
+            curvature_type=loss.curvature_type,
+        )
+        tol = min(0.5, 1e-6 if options.tol is None else options.tol)
+        # Only methods driven by events have parameters, a τ and a schedule that can be asked for.
+        asked = options.parameters is not None or options.tau is not None or options.schedule != "iid"
+        found = partial(choose, facts, self.network, tol, events_only=asked)
+        name, reason, limit, other = cluster.bcast(cluster.attempt("to choose a method", found))
         # Another method takes over if this one needs far more passes than predicted.
         parameters = get_method(name).parameters_for(loss, options.parameters)
         replacement = None
@@ -223,12 +221,6 @@ class Solver:
         at_zero = problem.loss_sums(np.zeros(problem.n_features))
         squares, value, sigma = self.add(np.stack([rows, at_zero, problem.sigma], axis=1))
         return float(squares / (value * sigma)) if value > 0.0 and sigma > 0.0 else 1.0
-
-    def _suits(self, problem: Problem, method: Method) -> bool:
-        """Whether a method can use the parameters, the τ and the schedule that were given, and the loss."""
-        options = self.options
-        asked = options.parameters is not None or options.tau is not None or options.schedule != "iid"
-        return (method.kind == "events" or not asked) and not method.obstacle(problem)
 
     def part(self, number: int | str, used: float, shares: int = 1) -> Solver:
         """Return the solver of one of several problems: a checkpoint of its own, and a share of the time.

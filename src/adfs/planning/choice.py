@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from adfs.algorithms import METHODS, Method
+from adfs.algorithms import METHODS
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.theory import Facts
@@ -34,9 +33,7 @@ class Choice(NamedTuple):
     next_method: str | None
 
 
-def choose(
-    facts: Facts, network: Network, tol: float, allowed: Callable[[Method], bool] = lambda method: True
-) -> Choice:
+def choose(facts: Facts, network: Network, tol: float, *, events_only: bool = False) -> Choice:
     """Return the cheapest of the methods that can solve a problem and start from an earlier point.
 
     Parameters
@@ -46,8 +43,8 @@ def choose(
     network : Network
     tol : float
         The certified relative gap to reach.
-    allowed : callable, optional
-        A further condition on the method.
+    events_only : bool
+        Whether parameters, a τ or a schedule were given, which only methods driven by events have.
 
     Examples
     --------
@@ -58,10 +55,13 @@ def choose(
     able = [
         method
         for method in METHODS.values()
-        if method.warm_starts and method.can_solve(facts, network.n_nodes) and allowed(method)
+        if method.warm_starts
+        and (method.kind == "events" or not events_only)
+        and method.can_solve(facts, network.n_nodes)
     ]
     if not able:
-        raise InputError("no method can solve this problem with these parameters: leave them out")
+        advice = ": leave out parameters, tau and schedule" if events_only else ""
+        raise InputError(f"no method can solve this problem{advice}")
     # One number per method: computations and messages, in units of one sample's step.
     costs = {method.name: method.cost(facts, network, tol) for method in able}
     work = {name: cost.work(facts) for name, cost in costs.items()}

@@ -294,6 +294,14 @@ class FiniteSum(ABC):
             known = self.__dict__["_optimum"] = find_optimum(self, tol)
         return known
 
+    def check_l1(self) -> None:
+        """Raise :class:`InputError` if no method takes an ℓ1 term with this loss."""
+        if not (self.smooth or self.assumes_curvature):
+            raise InputError(
+                f"an l1 term (elastic net) needs a smooth loss and {self.loss.name!r} is not; use a "
+                "smoothed one (smoothed_hinge, huber, smoothed_quantile), or no l1 term"
+            )
+
     @abstractmethod
     def identity(self) -> tuple[list[object], list[np.ndarray]]:
         """Return what decides the bits of a run, as words (what prints the same is the same) and arrays."""

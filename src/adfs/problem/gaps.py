@@ -395,16 +395,14 @@ def smallest_gap(
     columns : ndarray of shape (d,), optional
         Has 0 for the columns without a penalty, whose totals are 0, and 1 for the others.
     """
-    bare = columns * theta
-
-    def gap_of(factor: float) -> tuple[Gap, np.ndarray]:
-        own = duals if factor == 1.0 else factor * duals
-        residual, value, apart = penalty.apart(factor * row_total, bare)
+    bare, found = columns * theta, list[tuple[float, int, Gap, np.ndarray]]()
+    factor = 1.0 if rounding is None else penalty.box_factor(row_total, rounding)
+    for each in sorted({1.0, factor} if penalty.sigma > 0.0 else {factor}):
+        own = duals if each == 1.0 else each * duals
+        residual, value, apart = penalty.apart(each * row_total, bare)
         # Σ|θ_k|(Λ_k − z_k sign θ_k) is linear in the total. With an ℓ2 term the residual counts the rounding.
         if penalty.sigma == 0.0 and rounding is not None:
             apart += float(np.abs(bare) @ rounding)
-        return close_gap(parts_at(own), bare, columns * residual, penalty.sigma, value, apart), own
-
-    factor = 1.0 if rounding is None else penalty.box_factor(row_total, rounding)
-    factors = {1.0, factor} if penalty.sigma > 0.0 else {factor}
-    return min((gap_of(each) for each in sorted(factors)), key=lambda found: found[0].gap)
+        gap = close_gap(parts_at(own), bare, columns * residual, penalty.sigma, value, apart)
+        found.append((gap.gap, len(found), gap, own))
+    return min(found)[2:]

@@ -104,14 +104,18 @@ Rows = DenseRows | SparseRows
 sparse: Callable[[Matrix], bool] = sp.issparse
 
 
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return a view for reading: the same kernels for arrays that can and that cannot be written to."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
 def rows_of(matrix: Matrix) -> Rows:
     """Return the rows of a dense C-contiguous array or of a CSR matrix, without copying."""
-    arrays = (matrix.data, matrix.indices, matrix.indptr) if sparse(matrix) else (matrix,)
-    # Views for reading: the same kernels for arrays that can and that cannot be written to.
-    views = [array.view() for array in arrays]
-    for view in views:
-        view.setflags(write=False)
-    return SparseRows(*views) if sparse(matrix) else DenseRows(*views)
+    if sparse(matrix):
+        return SparseRows(read_only(matrix.data), read_only(matrix.indices), read_only(matrix.indptr))
+    return DenseRows(read_only(matrix))
 
 
 @by_class

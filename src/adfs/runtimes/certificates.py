@@ -122,14 +122,6 @@ class AllNodes:
             self._margin_scales = self.collect(self.problem.margin_scales)
         return self._margin_scales
 
-    def column_rounding(self, duals: np.ndarray) -> np.ndarray | None:
-        """Return a bound of the rounding of `add_rows`, (d,), which only the gap with an ℓ1 term needs."""
-        if self.penalty.l1 is None:
-            return None
-        if self._column_squares is None:
-            self._column_squares = self.add(self.problem.column_squares)
-        return column_rounding(self._column_squares, self.collect(self.problem.dual_squares(duals)))
-
     def add_rows(self, duals: np.ndarray) -> np.ndarray:
         """Return Σ x_ij s_ij over all nodes from the dual variables of this process, shape (d,)."""
         if self.cluster.size == 1:  # there may be many nodes: no vector for each of them
@@ -152,7 +144,11 @@ class AllNodes:
         def parts_at(own: np.ndarray) -> np.ndarray:
             return self.collect(self.problem.gap_parts(own, theta, slack))
 
-        rounding = self.column_rounding(duals)
+        rounding = None
+        if self.penalty.l1 is not None:  # only its gap needs a bound of the rounding of `add_rows`
+            if self._column_squares is None:
+                self._column_squares = self.add(self.problem.column_squares)
+            rounding = column_rounding(self._column_squares, self.collect(self.problem.dual_squares(duals)))
         return smallest_gap(parts_at, duals, total, theta, self.penalty, rounding, columns)
 
     def objectives(self, points: np.ndarray) -> np.ndarray:

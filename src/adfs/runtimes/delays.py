@@ -179,7 +179,7 @@ class Delays:
         if np.any(np.asarray(self.speed) != 1.0):
             parts.append(f"speed={_short(self.speed)}")
         parts += [f"stragglers={self.stragglers}"] * bool(self.stragglers)
-        parts += [f"batch={self.batch!r}"] * (self.batch != "gamma")
+        parts += [f"batch={self.batch!r}"] * (self.batch != Delays.batch)
         parts += ["blocking=True"] * self.blocking
         parts += [f"seed={self.seed}"] * (self.seed is not None)
         return f"Delays({', '.join(parts)})"

@@ -60,34 +60,38 @@ class MsdaParameters(ParameterRecord):
         smallest = float(summary.sigma.min())
         return cls._assemble(
             rounds,
-            gamma=min(1.0, network.gamma),
-            laplacian_max=network.laplacian_max,
-            condition=float(node_smoothness(summary).max()) / smallest,
-            smallest_sigma=smallest,
+            min(1.0, network.gamma),
+            network.laplacian_max,
+            float(node_smoothness(summary).max()) / smallest,
+            smallest,
         )
 
     def with_rounds(self, rounds: int) -> MsdaParameters:
         """Return the constants for another number K of gossip rounds per gradient."""
-        names = ("gamma", "laplacian_max", "condition", "smallest_sigma")
-        return self._assemble(rounds, **{name: getattr(self, name) for name in names})
+        return self._assemble(rounds, self.gamma, self.laplacian_max, self.condition, self.smallest_sigma)
 
     @classmethod
-    def _assemble(cls, rounds: int | None, **known: float) -> MsdaParameters:
-        """Compute the fields that depend on K from the ``known`` ones."""
-        gossip = ChebyshevCoefficients.from_spectrum(known["gamma"], known["laplacian_max"])
+    def _assemble(
+        cls, rounds: int | None, gamma: float, laplacian_max: float, condition: float, smallest_sigma: float
+    ) -> MsdaParameters:
+        """Compute the fields that depend on K from the others."""
+        gossip = ChebyshevCoefficients.from_spectrum(gamma, laplacian_max)
         k = gossip.rounds if rounds is None else rounds
         if k != int(k) or k < 1:
             raise InputError(f"rounds must be a whole number of at least 1, got {rounds!r}")
         if math.isinf(gossip.stretch):
             k = 1  # one round already averages exactly
         # K rounds of accelerated gossip contract differences between nodes to c.
-        c, root = gossip.contraction**k, math.sqrt(known["condition"])
+        c, root = gossip.contraction**k, math.sqrt(condition)
         return cls(
             contraction=(1.0 - c) / ((1.0 + c) * root),
-            step=known["smallest_sigma"] * (1.0 + c * c) / (1.0 + c) ** 2,
+            step=smallest_sigma * (1.0 + c * c) / (1.0 + c) ** 2,
             momentum=((1.0 + c) * root - 1.0 + c) / ((1.0 + c) * root + 1.0 - c),
             rounds=int(k),
-            **known,
+            gamma=gamma,
+            laplacian_max=laplacian_max,
+            condition=condition,
+            smallest_sigma=smallest_sigma,
         )
 
     @property
