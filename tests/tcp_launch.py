@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+import adfs
 from mpi_launch import environment
 
+T = TypeVar("T")
 WORKER = Path(__file__).with_name("tcp_worker.py")
 
 
@@ -147,3 +151,68 @@ def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.kill()
         process.wait(10.0)
+
+
+# ----------------------------------------------------------- peers in threads, and certificates
+
+
+def on_peers(
+    size: int, action: Callable[[adfs.TcpPeers], T], *, deadline: float = 20.0, **settings: Any
+) -> list[T | BaseException]:
+    """Do something in peers that are threads of this process; return each one's result, or its error."""
+    sockets = listeners(size)
+    addresses = addresses_of(sockets)
+    found: list[Any] = [None] * size
+
+    def work(rank: int) -> None:
+        try:
+            peers = adfs.TcpPeers(addresses, rank, deadline=deadline, listener=sockets[rank], **settings)
+            found[rank] = action(peers)
+        except BaseException as error:  # noqa: BLE001  # it is returned
+            found[rank] = error
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120.0)
+        assert not thread.is_alive(), f"a peer did not end: {found}"
+    for sock in sockets:
+        sock.close()
+    return found
+
+
+def certificates(folder: Path, names: Sequence[str], authority: str = "ca", days: int = 2) -> None:
+    """Make an authority and certificates that it has signed, with the command ``openssl``."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("there is no openssl to make certificates")
+
+    def run(*words: str) -> None:
+        subprocess.run([program, *words], cwd=folder, check=True, capture_output=True, timeout=60)
+
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    if not (folder / f"{authority}.pem").exists():
+        run(
+            "req",
+            "-x509",
+            *new,
+            "-keyout",
+            f"{authority}.key",
+            "-out",
+            f"{authority}.pem",
+            "-subj",
+            f"/CN={authority}",
+        )
+    for name in names:
+        run("req", *new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signer = ("-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial")
+        run("x509", "-req", "-in", f"{name}.csr", *signer, "-out", f"{name}.pem", "-days", str(days))
+
+
+def tls_files(folder: Path, name: str = "{rank}", authority: str = "ca") -> dict[str, str]:
+    return {
+        "certificate": str(folder / f"{name}.pem"),
+        "key": str(folder / f"{name}.key"),
+        "authority": str(folder / f"{authority}.pem"),
+    }

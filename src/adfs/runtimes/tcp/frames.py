@@ -7,6 +7,7 @@ taken in pieces. Numbers are raw bytes, text is JSON.
 from __future__ import annotations
 
 import enum
+import math
 import socket
 import ssl
 import struct
@@ -55,11 +56,17 @@ class FrameError(AdfsError, RuntimeError):
     """The bytes that have arrived are not those of a process of the same version."""
 
 
+def foreign(start: bytes) -> str:
+    """Return what bytes are that do not begin as a message does."""
+    tls = start[:1] in (b"\x15", b"\x16")
+    return "bytes of TLS, which this process does not use" if tls else "bytes that are no message of adfs"
+
+
 def check_header(header: bytes | memoryview, number: int, longest: int) -> tuple[Kind, int, int]:
     """Return the kind, the edge and the length of a frame; raise unless it is the frame that comes next."""
     magic, kind, edge, given, length = HEADER.unpack_from(header)
     if magic != MAGIC:
-        raise FrameError("bytes that are no message of adfs")
+        raise FrameError(foreign(bytes(header[:1])))
     if kind not in _KINDS:
         raise FrameError(f"a message of the unknown kind {kind}")
     if given != number & 0xFFFFFFFF:
@@ -89,6 +96,8 @@ class Connection:
         Whether the other end has closed the connection, and whether it said before that it would.
     lost : bytes or None
         The sentence with which the other end gave up, as JSON.
+    trouble : OSError or None
+        What ended the connection, if it was not the other end in order.
     """
 
     def __init__(self, sock: socket.socket, rank: int, process: str = "", longest: int = LONGEST) -> None:
@@ -99,13 +108,14 @@ class Connection:
         self.heard = -np.inf
         self.ended = self.bye = False
         self.lost: bytes | None = None
+        self.trouble: OSError | None = None
         self.lock = threading.Lock()
         self.unsent: deque[memoryview] = deque()
         self._early: list[tuple[int, memoryview]] = []
         self._held = self._sent = self._received = 0
         # What has arrived of the next frames.
         self._buffer = memoryview(bytearray(_SHORT))
-        self._start = self._end = 0
+        self._end = 0
         # A long frame that is arriving, and how much of it is there.
         self._long: tuple[Kind, int, np.ndarray] | None = None
         self._filled = 0
@@ -177,11 +187,14 @@ class Connection:
                     count = self.socket.recv_into(room)
             except _NOT_NOW:
                 return
-            except OSError:
-                count = 0
+            except OSError as error:
+                count, self.trouble = 0, error
             if count == 0:
                 self.ended = True
-                if long or self._start < self._end:
+                start = bytes(self._buffer[: min(self._end, len(MAGIC))])
+                if not MAGIC.startswith(start):
+                    raise FrameError(foreign(start))
+                if long or self._end:
                     raise FrameError("the beginning of a message, and closed the connection")
             elif long:
                 self._filled += count
@@ -201,7 +214,7 @@ class Connection:
 
     def _take_frames(self) -> None:
         """Take the frames in the buffer, and keep the rest for later."""
-        buffer, start, end = self._buffer, self._start, self._end
+        buffer, start, end = self._buffer, 0, self._end
         while end - start >= HEADER.size:
             kind, edge, length = check_header(buffer[start:end], self._received, self.longest)
             first = start + HEADER.size
@@ -224,12 +237,13 @@ class Connection:
         # A frame that has not arrived as a whole goes to the front.
         if start and start < end:
             buffer[: end - start] = bytes(buffer[start:end])
-        self._start, self._end = 0, end - start
+        self._end = end - start
 
     def _put_link(self, edge: int, body: memoryview) -> None:
         if self.take_link is not None:
             self.take_link(edge, body)
         else:  # the other end is ahead
+            self._held += len(body)
             self._early.append((edge, memoryview(bytes(body))))
 
     def _put(self, kind: Kind, body: np.ndarray) -> None:
@@ -247,14 +261,23 @@ class Connection:
     def take(self, kind: Kind) -> np.ndarray:
         """Return the bytes of the frame that has arrived first, which must be of this kind."""
         found, body = self.inbox.popleft()
+        self._held -= body.size
         if found != kind:
             raise FrameError(f"a message of the kind {found.name} where {kind.name} is next")
-        self._held -= body.size
         return body
+
+    def take_numbers(self, kind: Kind, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the numbers of the frame that has arrived first; −1 is any number of rows, but not none."""
+        body = self.take(kind)
+        row = 8 * math.prod(shape[1:] if shape[0] < 0 else shape)
+        if body.size % row or not body.size or (shape[0] >= 0 and body.size != row):
+            raise FrameError(f"{body.size} bytes of the kind {kind.name}, which are not {shape} numbers")
+        return body.view(np.float64).reshape(shape)
 
     def take_links(self, take: Callable[[int, memoryview], None] | None) -> None:
         """Let messages between neighbours be taken from now on, also those that came early."""
         self.take_link, early, self._early = take, self._early, []
         if take is not None:
             for edge, body in early:
+                self._held -= len(body)
                 take(edge, body)

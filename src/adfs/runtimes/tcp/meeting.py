@@ -18,11 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from adfs._version import __version__
 from adfs.errors import InputError
-from adfs.runtimes.tcp.frames import HEADER, MAGIC, Connection, FrameError, Kind, check_header
+from adfs.runtimes.tcp.frames import HEADER, MAGIC, Connection, FrameError, Kind, check_header, foreign
 
 # A caller must say who it is within so many seconds and so many bytes; so many may be doing so at once.
 _HELLO_SECONDS, _HELLO_BYTES, _CALLERS = 10.0, 4096, 64
@@ -58,20 +57,27 @@ def load_tls(files: Mapping[str, str | Path], rank: int) -> tuple[ssl.SSLContext
             context.load_verify_locations(names["authority"])
         except (OSError, ssl.SSLError) as error:
             raise InputError(
-                f"the TLS files {', '.join(names.values())} cannot be used: {_reason(error)}; "
+                f"the TLS files {', '.join(names.values())} cannot be used: {explain(error)}; "
                 "give a certificate, its key and the authority that signed it, as PEM"
             ) from None
         contexts.append(context)
     return contexts[0], contexts[1]
 
 
-def _reason(error: Exception) -> str:
-    """Return the words of an error of the system or of TLS."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not valid here ({error.verify_message})"
-    if isinstance(error, ssl.SSLError):
-        return (error.reason or str(error)).replace("_", " ").lower()
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+class WithoutTlsError(FrameError):
+    """The caller is one of us and does not use TLS."""
+
+
+class Refusal(NamedTuple):
+    """Why a caller is turned away, and whether calling again is of no use."""
+
+    reason: str
+    final: bool = False
+
+
+def taken(rank: int) -> Refusal:
+    """Return the refusal of a second process of one rank: the first may have ended, which shows later."""
+    return Refusal(f"another process is rank {rank} already; start each rank once")
 
 
 class Door:
@@ -83,7 +89,7 @@ class Door:
     def __init__(
         self,
         listener: socket.socket,
-        check: Callable[[Mapping[str, Any]], str],
+        check: Callable[[Mapping[str, Any]], Refusal | None],
         tls: ssl.SSLContext | None,
         beat: Callable[[], None],
         pause: float,
@@ -101,22 +107,27 @@ class Door:
 
     def _work(self) -> None:
         self._listener.setblocking(False)
+        poll = select.poll()
+        for sock in (self._listener, self._woken):
+            poll.register(sock, select.POLLIN)
         beat = time.monotonic() + self._pause
         while True:
-            ready, *_ = select.select(
-                [self._listener, self._woken], [], [], max(0.0, beat - time.monotonic())
-            )
-            if self._woken in ready:
+            ready = {number for number, _ in poll.poll(1000.0 * max(0.0, beat - time.monotonic()))}
+            if self._woken.fileno() in ready:
                 return
             if time.monotonic() >= beat:
                 self._beat()
                 beat = time.monotonic() + self._pause
-            if self._listener in ready:
+            if self._listener.fileno() in ready:
                 with contextlib.suppress(OSError):
                     self._ask(*self._listener.accept())
 
     def _ask(self, caller: socket.socket, address: Any) -> None:
         """Ask a caller who it is, in a thread of its own: it may be slow, or a stranger."""
+        caller.settimeout(_HELLO_SECONDS)
+        caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            caller = self._tls.wrap_socket(caller, server_side=True, do_handshake_on_connect=False)
         with self._lock:
             self._strangers.append(caller)
             # Strangers must not keep us from hearing our own: the one who has been here longest goes.
@@ -125,44 +136,34 @@ class Door:
         threading.Thread(target=self._hear, args=(caller, address[0]), daemon=True).start()
 
     def _hear(self, caller: socket.socket, host: str) -> None:
-        sock = caller
+        """Find out who a caller is, and keep it until it is asked for, or turn it away."""
+        card: Mapping[str, Any] = {}
+        plain = self._tls is None
         try:
-            sock, card = self._card(caller)
+            card = _card(caller)
+            refusal = self._check(card)
         except (OSError, ValueError, FrameError) as error:
-            trouble, card = _reason(error), {}
-        else:
-            trouble = self._check(card)
+            refusal = Refusal(explain(error))
+            plain = plain or isinstance(error, WithoutTlsError)
         with self._lock:
-            if caller not in self._strangers:  # it took too long, or the door was closed
-                hang_up(sock)
+            if caller not in self._strangers:  # the door was closed, or others came
                 return
             self._strangers.remove(caller)
-            if not trouble:
-                rank, process = card["rank"], card["process"]
-                before, old = self._callers.get(rank, (process, None))
-                if before == process:
-                    self._callers[rank] = process, sock
-                    if old is not None:
-                        hang_up(old)
-                    return
-                trouble = f"another process is rank {rank} already"
-            self.turned_away = f"a caller from {host} was turned away: {trouble}"
-        refuse(sock, trouble)
+            if refusal is None:
+                refusal = self._keep(caller, card["rank"], card["process"])
+            if refusal is not None:
+                self.turned_away = f"a caller from {host} was turned away: {refusal.reason}"
+        if refusal is not None:
+            refuse(caller, refusal, socket.socket if plain else ssl.SSLSocket)
 
-    def _card(self, caller: socket.socket) -> tuple[socket.socket, dict[str, Any]]:
-        """Return what a caller says about itself."""
-        until = time.monotonic() + _HELLO_SECONDS
-        caller.settimeout(_HELLO_SECONDS)
-        caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock = caller
-        if self._tls is not None:
-            sock = self._tls.wrap_socket(caller, server_side=True, do_handshake_on_connect=False)
-            sock.do_handshake()
-        kind, _, length = check_header(_read(sock, HEADER.size, until), 0, _HELLO_BYTES)
-        card = json.loads(_read(sock, length, until))
-        if kind != Kind.HELLO or not isinstance(card, dict):
-            raise FrameError("it did not say who it is")
-        return sock, card
+    def _keep(self, caller: socket.socket, rank: int, process: str) -> Refusal | None:
+        before, old = self._callers.get(rank, (process, None))
+        if before != process:
+            return taken(rank)
+        self._callers[rank] = process, caller
+        if old is not None:  # the same process calls again
+            hang_up(old)
+        return None
 
     def caller(self, rank: int) -> tuple[str, socket.socket] | None:
         """Return the process of a rank, if it has called, and the socket to it."""
@@ -181,30 +182,44 @@ class Door:
             sock.close()
 
 
+def _card(caller: socket.socket) -> dict[str, Any]:
+    """Return what a caller says about itself."""
+    until = time.monotonic() + _HELLO_SECONDS
+    if isinstance(caller, ssl.SSLSocket):
+        if MAGIC.startswith(socket.socket.recv(caller, 1, socket.MSG_PEEK) or b"?"):
+            raise WithoutTlsError("a message without TLS, which this process uses")
+        caller.do_handshake()
+    kind, _, length = check_header(_read(caller, HEADER.size, until), 0, _HELLO_BYTES)
+    card = json.loads(_read(caller, length, until))
+    if kind != Kind.HELLO or not isinstance(card, dict):
+        raise FrameError("a message that does not say who it is")
+    return card
+
+
 def _read(sock: socket.socket, count: int, until: float) -> bytes:
     """Return so many bytes, before a moment."""
     data = b""
     while len(data) < count:
         sock.settimeout(max(0.001, until - time.monotonic()))
         more = sock.recv(count - len(data))
-        if not more:
-            raise FrameError("it said nothing" if not data else "it stopped in the middle of a message")
         data += more
-        if not MAGIC.startswith(data[:4]) and not data.startswith(MAGIC) and count == HEADER.size:
-            tls = data[:1] in (b"\x16", b"\x15")
-            raise FrameError("it speaks TLS, and this process does not" if tls else "it does not speak adfs")
+        if count == HEADER.size and not MAGIC.startswith(data[: len(MAGIC)]):
+            raise FrameError(foreign(data))
+        if not more:
+            raise FrameError("the beginning of a message, and closed the connection" if data else "nothing")
     return data
 
 
-def refuse(sock: socket.socket, reason: str) -> None:
-    """Tell a caller why it is turned away."""
-    body = json.dumps(reason).encode()
+def refuse(sock: Any, refusal: Refusal, kind: type[socket.socket]) -> None:
+    """Tell a caller why it is turned away, with TLS or without."""
+    body = json.dumps(refusal).encode()
     with contextlib.suppress(OSError, ValueError):
         sock.settimeout(1.0)
-        sock.sendall(HEADER.pack(MAGIC, Kind.REFUSAL, 0, 0, len(body)) + body)
+        kind.sendall(sock, HEADER.pack(MAGIC, Kind.REFUSAL, 0, 0, len(body)) + body)
         # Closing with unread bytes would discard what was just sent.
         sock.shutdown(socket.SHUT_WR)
-        while sock.recv(1 << 12):
+        until = time.monotonic() + 1.0
+        while kind.recv(sock, _HELLO_BYTES) and time.monotonic() < until:
             pass
     hang_up(sock)
 
@@ -231,7 +246,7 @@ def listen(address: tuple[str, int], rank: int) -> socket.socket:
     except OSError as error:
         sock.close()
         raise InputError(
-            f"rank {rank} cannot listen at port {port}: {_reason(error)}; end what uses the port, start "
+            f"rank {rank} cannot listen at port {port}: {explain(error)}; end what uses the port, start "
             "each rank once, or give another port in the list of addresses"
         ) from None
     return sock
@@ -260,15 +275,54 @@ def call(
     return sock
 
 
+def wait_for_welcome(connection: Connection, until: float, look_around: Callable[[], object]) -> None:
+    """Wait for the answer to a call.
+
+    Raises
+    ------
+    InputError
+        If the other process refuses this one for good.
+    OSError, FrameError, ValueError
+        If it does not answer, or not now; `explain` makes words of it.
+    """
+    while not connection.inbox:
+        connection.receive()
+        if connection.ended:
+            raise connection.trouble or ConnectionResetError(0, "it ended the connection")
+        if time.perf_counter() > until:
+            raise TimeoutError
+        look_around()
+        time.sleep(0.001)
+    if connection.inbox[0][0] == Kind.WELCOME:
+        connection.take(Kind.WELCOME)
+        return
+    refusal = Refusal(*json.loads(connection.take(Kind.REFUSAL).tobytes()))
+    if refusal.final:
+        raise InputError(refusal.reason)
+    raise ConnectionAbortedError(0, refusal.reason)
+
+
 def explain(error: Exception) -> str:
     """Return why a process cannot be reached."""
+    if isinstance(error, FrameError):
+        return f"it sent {error}"
     if isinstance(error, socket.gaierror):
         return "its name does not resolve"
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens there"
     if isinstance(error, TimeoutError):
         return "it does not answer; a firewall may be in between"
-    return _reason(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not valid here ({error.verify_message})"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).replace("_", " ").lower()
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def for_good(error: Exception) -> bool:
+    """Whether TLS failed for a reason that does not go away."""
+    passing = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+    return isinstance(error, ssl.SSLError) and not isinstance(error, passing)
 
 
 def fingerprint(addresses: Sequence[str]) -> str:
@@ -279,16 +333,3 @@ def fingerprint(addresses: Sequence[str]) -> str:
 def new_process() -> str:
     """Return a name for a process that no other has."""
     return f"{socket.gethostname()} {os.getpid()} {os.urandom(6).hex()}"
-
-
-def answer_of(connection: Connection) -> str | None:
-    """Return "" for a welcome, the reason of a refusal, and None if there is no answer yet."""
-    connection.receive()
-    if not connection.inbox:
-        return None
-    kind, body = connection.inbox[0]
-    connection.take(kind)
-    return "" if kind == Kind.WELCOME else str(json.loads(bytes(body)))
-
-
-__all__ = ["Door", "__version__", "call", "listen", "load_tls", "read_address"]

@@ -11,11 +11,11 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,23 +24,27 @@ from adfs.errors import InputError
 from adfs.problem.evaluation import sum_in_order
 from adfs.runtimes.cluster import Links, Parcels, Placement, RefusalError, pack, unpack
 from adfs.runtimes.exchange import runs
-from adfs.runtimes.tcp.frames import Connection, Kind
+from adfs.runtimes.tcp.frames import Connection, FrameError, Kind
 from adfs.runtimes.tcp.links import TcpLinks
 from adfs.runtimes.tcp.meeting import (
     Door,
-    answer_of,
+    Refusal,
     call,
     explain,
     fingerprint,
+    for_good,
     hang_up,
     listen,
     load_tls,
     new_process,
     read_address,
+    taken,
+    wait_for_welcome,
 )
 from adfs.runtimes.tcp.waits import SocketWaits
 from adfs.runtimes.waiting import RankLostError, WaitingCluster
 
+T = TypeVar("T")
 # At most so many numbers of several nodes travel in one message.
 _NUMBERS_AT_ONCE = 65_536
 
@@ -93,6 +97,7 @@ class TcpPeers(WaitingCluster):
         self._process = new_process()
         self._parent = [(self.rank - 1) // 2] if self.rank else []
         self._children = [k for k in (2 * self.rank + 1, 2 * self.rank + 2) if k < self.size]
+        self._source = _sources(self.rank, self.size)
         self._connections: dict[int, Connection] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -174,40 +179,35 @@ class TcpPeers(WaitingCluster):
     def _card(self, rank: int) -> dict[str, Any]:
         """Return what this process says about itself when it calls another."""
         return {
-            "version": __version__,
-            "size": self.size,
-            "addresses": fingerprint(self.addresses),
+            "version": f"adfs {__version__}",
+            "number of processes": self.size,
+            "list of addresses": fingerprint(self.addresses),
             "rank": self.rank,
             "to": rank,
             "process": self._process,
         }
 
-    def _check(self, card: Mapping[str, Any]) -> str:
-        """Return why a caller is not one of us, or an empty string."""
+    def _check(self, card: Mapping[str, Any]) -> Refusal | None:
+        """Return why a caller cannot be connected, if so."""
         own, rank = self._card(self.rank), card.get("rank")
         if not isinstance(rank, int) or not isinstance(card.get("process"), str):
-            return "it did not say who it is"
-        for what, name in {"version": "adfs", "size": "a number of processes of"}.items():
+            return Refusal("it did not say who it is")
+        for what in ("version", "number of processes", "list of addresses"):
             if card.get(what) != own[what]:
-                return (
-                    f"rank {rank} has {name} {card.get(what)} and rank {self.rank} has {name} {own[what]}; "
-                    "start all processes alike"
+                return Refusal(
+                    f"the {what} is {card.get(what)} on rank {rank} and {own[what]} on rank {self.rank}; "
+                    "give all processes the same",
+                    final=True,
                 )
-        if card.get("addresses") != own["addresses"]:
-            return (
-                f"rank {rank} and rank {self.rank} have different addresses; give all processes the same list"
-            )
         if card.get("to") != self.rank:
-            return (
+            return Refusal(
                 f"rank {self.rank} answers at the address of rank {card.get('to')}; start each process on "
-                "the host of its address, with the rank of its place in the list"
+                "the host of its address, with the rank of its place in the list",
+                final=True,
             )
-        connection = self._connections.get(rank)
-        if rank == self.rank or not 0 <= rank < self.size:
-            return f"another process is rank {rank} already; start each rank once"
-        if connection is not None and not connection.ended and connection.process != card["process"]:
-            return f"another process is rank {rank} already; start each rank once"
-        return ""
+        before = self._connections.get(rank)
+        free = before is None or before.ended or before.process == card["process"]
+        return None if self.rank < rank < self.size and free else taken(rank)
 
     def meet(self, ranks: Sequence[int]) -> dict[int, Connection]:
         """Return the connections to some processes, which do the same: this one calls those before it."""
@@ -243,39 +243,35 @@ class TcpPeers(WaitingCluster):
 
     def _call(self, rank: int) -> None:
         """Call a process until it welcomes this one."""
-        begun, host, trouble = time.perf_counter(), self.addresses[rank], ""
-        while True:
-            left = begun + self.deadline - time.perf_counter()
-            if left <= 0.0:
-                raise RankLostError(
-                    f"rank {self.rank} waited {self.deadline:g} s for rank {rank} at {host} {self.activity} "
-                    f"and gave up ({trouble or 'it did not answer'}); start all processes, and let "
-                    "the port through"
-                )
+        until, host, trouble = time.perf_counter() + self.deadline, self.addresses[rank], ""
+        while (left := until - time.perf_counter()) > 0.0:
+            connection: Connection | None = None
             try:
                 sock = call(self._places[rank], self._card(rank), self._calling, min(left, 5.0))
-            except OSError as error:
-                trouble = explain(error)
-                self._waits.poll(0.0)
-                time.sleep(0.05)
-                continue
-            connection = Connection(sock, rank, str(rank))
-            answer = self._wait_for_answer(connection, begun + self.deadline)
-            if answer == "":
+                connection = Connection(sock, rank)
+                wait_for_welcome(connection, until, partial(self._waits.poll, 0.0))
                 self._add(connection)
                 return
-            hang_up(sock)
-            trouble = answer or "it ended the connection"
-            time.sleep(0.05)
-
-    def _wait_for_answer(self, connection: Connection, until: float) -> str | None:
-        while time.perf_counter() < until:
-            answer = answer_of(connection)
-            if answer is not None or connection.ended:
-                return answer
+            except InputError:  # it refuses this process for good
+                raise
+            except (OSError, FrameError, ValueError) as error:
+                trouble = explain(error)
+                if for_good(error):
+                    raise InputError(
+                        f"rank {self.rank} cannot use TLS with rank {rank} at {host}: {trouble}; give all "
+                        "processes certificates that one authority has signed and that are still valid, "
+                        "or use TLS in none"
+                    ) from None
+            finally:
+                if connection is not None and connection.rank not in self._connections:
+                    hang_up(connection.socket)
+            # Another process may have ended meanwhile.
             self._waits.poll(0.0)
-            time.sleep(0.001)
-        return None
+            time.sleep(0.05)
+        raise RankLostError(
+            f"rank {self.rank} waited {self.deadline:g} s for rank {rank} at {host} {self.activity} and gave "
+            f"up: {trouble}; start all processes, and let the ports through"
+        )
 
     def _add(self, connection: Connection) -> None:
         self._connections[connection.rank] = connection
@@ -287,10 +283,10 @@ class TcpPeers(WaitingCluster):
         # The items of the processes below come first, then all go up as one message and down as one.
         parts = {self.rank: pack(item)}
         for child in self._children:
-            parts |= _split(self._receive(child, Kind.ITEMS))
+            parts |= self._items(child)
         for parent in self._parent:
             self._send(parent, Kind.ITEMS, _join(parts))
-            parts = _split(self._receive(parent, Kind.ITEMS))
+            parts = self._items(parent)
         everything = _join(parts) if self._children else b""
         for child in self._children:
             self._send(child, Kind.ITEMS, everything)
@@ -306,14 +302,14 @@ class TcpPeers(WaitingCluster):
         width = values.shape[1]
         at_once = max(1, _NUMBERS_AT_ONCE // width)
         # Whence the vector of each node comes: a child, this process, or −1 if it does not pass here.
-        source = self._sources()[placement.rank_of_node]
+        source = self._source[placement.rank_of_node]
         waiting = {rank: np.empty((0, width)) for rank in self._children} | {self.rank: values}
         total = np.zeros(width)
         for rank, start, stop in runs(source[source >= 0]):
             count = stop - start
             while count > 0:
                 if len(waiting[rank]) == 0:
-                    waiting[rank] = self._receive(rank, Kind.ROWS).view(np.float64).reshape(-1, width)
+                    waiting[rank] = self._receive(rank, partial(_numbers, Kind.ROWS, (-1, width)))
                 taken = min(count, at_once, len(waiting[rank]))
                 rows, waiting[rank] = waiting[rank][:taken], waiting[rank][taken:]
                 if self._parent:
@@ -322,19 +318,22 @@ class TcpPeers(WaitingCluster):
                     total = sum_in_order(rows, total)
                 count -= taken
         for parent in self._parent:
-            total = self._receive(parent, Kind.SUM).view(np.float64)
+            total = self._receive(parent, partial(_numbers, Kind.SUM, (width,)))
         for child in self._children:
             self._send(child, Kind.SUM, total)
         return total
 
-    def _sources(self) -> np.ndarray:
-        """Return through which child a message of each process comes; the own rank for itself, or −1."""
-        found = np.full(self.size, -1)
-        found[self.rank] = self.rank
-        found[self._children] = self._children
-        for rank in range(2 * self.rank + 3, self.size):
-            found[rank] = max(found[rank], found[(rank - 1) // 2] if (rank - 1) // 2 != self.rank else -1)
-        return found
+    def _items(self, rank: int) -> dict[int, bytes]:
+        """Wait for the items that a process passes on, and return them by process."""
+        expected = range(self.size) if rank < self.rank else np.flatnonzero(self._source == rank)
+
+        def take(connection: Connection) -> dict[int, bytes]:
+            parts = _split(connection.take(Kind.ITEMS).tobytes())
+            if sorted(parts) != list(expected):
+                raise FrameError("items of other ranks than it passes on")
+            return parts
+
+        return self._receive(rank, take)
 
     def _send(self, rank: int, kind: Kind, payload: Any) -> None:
         connection = self._connections[rank]
@@ -344,16 +343,17 @@ class TcpPeers(WaitingCluster):
                 lambda: self._waits.all_sent([connection]), lambda: [rank], self.activity, listen=True
             )
 
-    def _receive(self, rank: int, kind: Kind) -> np.ndarray:
-        """Wait for a frame of a process, and return its bytes."""
+    def _receive(self, rank: int, take: Callable[[Connection], T]) -> T:
+        """Wait for a frame of a process, and return what ``take`` makes of it."""
         connection = self._connections[rank]
 
         def arrived() -> bool:
-            return bool(connection.inbox) or (self._waits.poll(0.0) and bool(connection.inbox))
+            self._waits.poll(0.0)
+            return bool(connection.inbox)
 
         if not connection.inbox:
             self._waits.until(arrived, lambda: [rank], self.activity, listen=True)
-        return self._waits.take(connection, kind)
+        return self._waits.checked(connection, take)
 
     # ------------------------------------------------------------------ between neighbours
 
@@ -375,7 +375,7 @@ class TcpPeers(WaitingCluster):
         connection = self._connections[rank]
         if not connection.inbox:
             return False
-        array[...] = self._waits.take(connection, Kind.PARCEL).view(array.dtype).reshape(array.shape)
+        array[...] = self._waits.checked(connection, partial(_numbers, Kind.PARCEL, array.shape))
         return True
 
     def links(self, placement: Placement, message_length: int) -> Links:
@@ -383,6 +383,24 @@ class TcpPeers(WaitingCluster):
 
     def busy(self) -> AbstractContextManager[None]:
         return self._waits.beating(())
+
+
+def _sources(rank: int, size: int) -> np.ndarray:
+    """Return through which child of a process the messages of each process come: itself for its own, or −1.
+
+    >>> _sources(1, 8)
+    array([-1,  1, -1,  3,  4, -1, -1,  3])
+    """
+    found = np.full(size, -1)
+    found[rank] = rank
+    for other in range(rank + 1, size):
+        parent = (other - 1) // 2
+        found[other] = other if parent == rank else found[parent]
+    return found
+
+
+def _numbers(kind: Kind, shape: tuple[int, ...], connection: Connection) -> np.ndarray:
+    return connection.take_numbers(kind, shape)
 
 
 def _join(parts: Mapping[int, bytes]) -> bytes:
@@ -395,10 +413,14 @@ def _join(parts: Mapping[int, bytes]) -> bytes:
     return b"\n".join([head, b"".join(parts.values())])
 
 
-def _split(message: np.ndarray | bytes) -> dict[int, bytes]:
-    head, _, body = bytes(message).partition(b"\n")
+def _split(message: bytes) -> dict[int, bytes]:
+    """Return the items in a message by process."""
+    head, _, body = message.partition(b"\n")
     parts, first = {}, 0
-    for rank, length in json.loads(head):
-        parts[rank] = body[first : first + length]
-        first += length
+    try:
+        for rank, length in json.loads(head):
+            parts[int(rank)] = body[first : first + length]
+            first += length
+    except (ValueError, TypeError):
+        raise FrameError("items that cannot be read") from None
     return parts

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import select
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
-from adfs.runtimes.tcp.frames import Connection, FrameError, Kind
+from adfs.runtimes.tcp.frames import Connection, FrameError
 from adfs.runtimes.waiting import RankLostError, Waits
 
 if TYPE_CHECKING:
     from adfs.runtimes.tcp.peers import TcpPeers
+
+T = TypeVar("T")
 
 
 class SocketWaits(Waits):
@@ -84,10 +84,10 @@ class SocketWaits(Waits):
             "the processes again"
         )
 
-    def take(self, connection: Connection, kind: Kind) -> np.ndarray:
-        """Return the bytes of the frame that has arrived first."""
+    def checked(self, connection: Connection, take: Callable[[Connection], T]) -> T:
+        """Return what ``take`` makes of the frame that has arrived first."""
         try:
-            return connection.take(kind)
+            return take(connection)
         except FrameError as error:
             raise self._wrong(connection, error) from None
 
