@@ -12,7 +12,9 @@ from adfs.errors import AdfsError
 from adfs.runtimes import RunOptions, run_method
 from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.joint_problem import join_shards
+from adfs.runtimes.tcp import TcpPeers
 from mpi_cases import Case, stamp
+from mpi_estimators import compare
 
 
 def run_case(cluster: Cluster, case: Case, **more: Any) -> adfs.Run:
@@ -39,7 +41,19 @@ def runs(peers: Cluster, cases: list[dict[str, Any]]) -> list[str]:
     return [stamp(run_case(peers, Case(**{**case, "record": tuple(case["record"])}))) for case in cases]
 
 
-TASKS = {function.__name__: function for function in (runs,)}
+def estimators(peers: TcpPeers, names: list[str] | None = None) -> dict[str, bool]:
+    """Fit estimators, and compare them with fits in one process."""
+    return compare(peers) if names is None else compare(peers, tuple(names))
+
+
+def long_run(peers: TcpPeers, folder: str, case: dict[str, Any]) -> str:
+    """Run a case with checkpoints; say when it begins, so that a test can end a process."""
+    print("BEGUN", flush=True)
+    more = {"checkpoint": folder, "resume": True, "checkpoint_every": 0.05}
+    return stamp(run_case(peers, Case(**{**case, "record": tuple(case["record"])}), **more))
+
+
+TASKS: dict[str, Any] = {function.__name__: function for function in (runs, estimators, long_run)}
 
 
 def main(task: str, settings: dict[str, Any], arguments: dict[str, Any]) -> int:

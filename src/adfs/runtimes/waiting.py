@@ -56,6 +56,9 @@ class Waits(ABC):
         Whether there are more ranks than cores: then a waiting rank sleeps at once.
     """
 
+    #: How often a wait checks before it rests for the first time.
+    checks = 50
+
     def __init__(self, cluster: Cluster, deadline: float) -> None:
         self.cluster = cluster
         self.deadline = deadline
@@ -105,8 +108,8 @@ class Waits(ABC):
         begun = time.perf_counter()
         allowed = self.deadline + patience + (self.patience if listen else 0.0)
         self.waiting = lambda: f"waiting for {rank_names(missing())} {why}"
-        # Most waits are short: check without sleeping first, unless another rank needs the core.
-        if not any(ready() for _ in range(1 if self.crowded else 50)):
+        # Most waits are short: check without resting first, unless another rank needs the core.
+        if not any(ready() for _ in range(1 if self.crowded else self.checks)):
             with self.signs_while_waiting(missing()) if listen else contextlib.nullcontext():
                 while not ready():
                     suspended = self._rest(time.perf_counter() - begun)

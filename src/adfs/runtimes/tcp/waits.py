@@ -20,6 +20,9 @@ T = TypeVar("T")
 class SocketWaits(Waits):
     """The waits for messages on sockets, which the system interrupts when something has come."""
 
+    # A rest ends as soon as something has come: more checks would only take the core from others.
+    checks = 1
+
     def __init__(self, peers: TcpPeers, deadline: float) -> None:
         super().__init__(peers, deadline)
         self._peers = peers
