@@ -125,8 +125,9 @@ class EventExchange:
         # One call of compiled code: unpacking its arguments costs more than the work.
         if process.kernels is not None:
             count = run_ready(
-                process.parts, taken, n_ready, links.number, self._own_place, process.slot.size, links.edges,
-                links.out, links.into, self._arrived, self._moments, self._n_arrived, self._posted,
+                process.parts, taken, n_ready, process.slot.size,
+                (links.number, self._own_place, links.edges, links.out, links.into),
+                self._arrived, self._moments, self._n_arrived, self._posted,
             )  # fmt: skip
             self._n_arrived = 0
             return [int(position) for position in self._posted[:count]]
@@ -260,12 +261,8 @@ def run_ready(
     parts: Parts,
     events: Events,
     n_ready: int,
-    number: np.ndarray,
-    places: np.ndarray,
     n: int,
-    edges: np.ndarray,
-    out: np.ndarray,
-    into: np.ndarray,
+    links: tuple[np.ndarray, ...],
     arrived: np.ndarray,
     moments: np.ndarray,
     n_arrived: int,
@@ -277,15 +274,17 @@ def run_ready(
     ----------
     parts, events, n_ready
         The state of the process, and the events to execute.
-    number, places, edges, out, into
-        The links, as in `adfs.runtimes.cluster.Links`, and the place of the node of each.
     n
         The number of nodes of the network.
+    links
+        The arrays ``number``, ``edges``, ``out`` and ``into`` of `adfs.runtimes.cluster.Links`; after the
+        first of them the place of the node of each link.
     arrived, moments, n_arrived
         The links whose message is taken, and the times of their events.
     posted : (c,) int64
         On return, the places of the events whose message is in ``out``.
     """
+    number, places, edges, out, into = links
     for k in range(n_arrived):
         link = arrived[k]
         edge, i = int(np.int64(edges[link])), int(np.int64(places[link]))

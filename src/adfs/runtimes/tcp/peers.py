@@ -128,13 +128,16 @@ class TcpPeers(WaitingCluster):
             raise
 
     def disconnect(self, error: object) -> None:
-        # A refusal is raised in all processes: their connections end in order.
-        orderly = error is None or isinstance(error, RefusalError)
         try:
-            if orderly:
-                self._say_goodbye()
+            # A refusal is raised in all processes: their connections end in order.
+            if error is None or isinstance(error, RefusalError):
+                self._tell(Kind.BYE, b"", self.deadline)
             else:
-                self._give_up(error)
+                # The values of samples stay in their process: only our own sentences are passed on.
+                why = f"{self.activity} ({type(error).__name__}), its own message says more"
+                lost = isinstance(error, RankLostError)
+                words = str(error) if lost else f"rank {self.rank} failed {why}"
+                self._tell(Kind.LOST, json.dumps(words).encode(), 1.0)
         finally:
             self._door.close()
             for connection in self._connections.values():
@@ -142,36 +145,15 @@ class TcpPeers(WaitingCluster):
             self._connections.clear()
             self._waits.forget()
 
-    def _say_goodbye(self) -> None:
-        """Wait until all those connected have finished too; one that is silent has its result or none."""
+    def _tell(self, kind: Kind, words: bytes, seconds: float) -> None:
+        """Tell the others that this process ends, and wait until they end too, but not for longer."""
         for connection in self._connections.values():
-            connection.send(Kind.BYE)
-        begun, everyone = time.perf_counter(), self._connections.values()
-        while time.perf_counter() - begun < self.deadline:
-            if all((one.bye and not one.unsent) or one.ended for one in everyone):
-                return
-            self._waits.poll(0.05, ending=True)
-
-    def _give_up(self, error: object) -> None:
-        """Tell the others why this process ends, so that they need not wait for it."""
-        # The values of samples stay in their process: only our own sentences are passed on.
-        words = str(error) if isinstance(error, RankLostError) else None
-        if words is None:
-            words = (
-                f"rank {self.rank} failed {self.activity} ({type(error).__name__}), its own message says more"
-            )
-        for connection in self._connections.values():
-            connection.send(Kind.LOST, json.dumps(words).encode())
-        begun, everyone = time.perf_counter(), self._connections.values()
-        while time.perf_counter() - begun < 1.0 and any(one.unsent and not one.ended for one in everyone):
-            self._waits.poll(0.05, ending=True)
-        # Closing with unread bytes would discard what was just sent.
-        for connection in everyone:
-            try:
-                connection.socket.shutdown(socket.SHUT_WR)
-            except OSError:
-                connection.ended = True
-        while time.perf_counter() - begun < 1.0 and not all(one.ended for one in everyone):
+            connection.send(kind, words)
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until and not all(
+            one.ended or (not one.unsent and (one.bye or one.lost is not None))
+            for one in self._connections.values()
+        ):
             self._waits.poll(0.05, ending=True)
 
     # ------------------------------------------------------------------ meeting
@@ -309,7 +291,7 @@ class TcpPeers(WaitingCluster):
             count = stop - start
             while count > 0:
                 if len(waiting[rank]) == 0:
-                    waiting[rank] = self._receive(rank, partial(_numbers, Kind.ROWS, (-1, width)))
+                    waiting[rank] = self._receive(rank, lambda one: one.take_numbers(Kind.ROWS, (-1, width)))
                 taken = min(count, at_once, len(waiting[rank]))
                 rows, waiting[rank] = waiting[rank][:taken], waiting[rank][taken:]
                 if self._parent:
@@ -318,7 +300,7 @@ class TcpPeers(WaitingCluster):
                     total = sum_in_order(rows, total)
                 count -= taken
         for parent in self._parent:
-            total = self._receive(parent, partial(_numbers, Kind.SUM, (width,)))
+            total = self._receive(parent, lambda one: one.take_numbers(Kind.SUM, (width,)))
         for child in self._children:
             self._send(child, Kind.SUM, total)
         return total
@@ -375,7 +357,7 @@ class TcpPeers(WaitingCluster):
         connection = self._connections[rank]
         if not connection.inbox:
             return False
-        array[...] = self._waits.checked(connection, partial(_numbers, Kind.PARCEL, array.shape))
+        array[...] = self._waits.checked(connection, lambda one: one.take_numbers(Kind.PARCEL, array.shape))
         return True
 
     def links(self, placement: Placement, message_length: int) -> Links:
@@ -397,10 +379,6 @@ def _sources(rank: int, size: int) -> np.ndarray:
         parent = (other - 1) // 2
         found[other] = other if parent == rank else found[parent]
     return found
-
-
-def _numbers(kind: Kind, shape: tuple[int, ...], connection: Connection) -> np.ndarray:
-    return connection.take_numbers(kind, shape)
 
 
 def _join(parts: Mapping[int, bytes]) -> bytes:
