@@ -95,7 +95,7 @@ class Connection:
     ended, bye : bool
         Whether the other end has closed the connection, and whether it said before that it would.
     lost : bytes or None
-        The sentence with which the other end gave up, as JSON.
+        The sentence with which the other end gave up.
     trouble : OSError or None
         What ended the connection, if it was not the other end in order.
     """

@@ -142,7 +142,7 @@ class Door:
         try:
             card = _card(caller)
             refusal = self._check(card)
-        except (OSError, ValueError, FrameError) as error:
+        except (OSError, ValueError, RecursionError, FrameError) as error:
             refusal = Refusal(explain(error))
             plain = plain or isinstance(error, WithoutTlsError)
         with self._lock:
@@ -315,7 +315,7 @@ def explain(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid here ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
-        return (error.reason or str(error)).replace("_", " ").lower()
+        return str(getattr(error, "reason", None) or error).replace("_", " ").lower()
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

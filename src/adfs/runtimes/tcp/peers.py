@@ -137,7 +137,7 @@ class TcpPeers(WaitingCluster):
                 why = f"{self.activity} ({type(error).__name__}), its own message says more"
                 lost = isinstance(error, RankLostError)
                 words = str(error) if lost else f"rank {self.rank} failed {why}"
-                self._tell(Kind.LOST, json.dumps(words).encode(), 1.0)
+                self._tell(Kind.LOST, words.encode(), 1.0)
         finally:
             self._door.close()
             for connection in self._connections.values():
@@ -236,7 +236,7 @@ class TcpPeers(WaitingCluster):
                 return
             except InputError:  # it refuses this process for good
                 raise
-            except (OSError, FrameError, ValueError) as error:
+            except (OSError, FrameError, ValueError, TypeError, RecursionError) as error:
                 trouble = explain(error)
                 if for_good(error):
                     raise InputError(
@@ -399,6 +399,6 @@ def _split(message: bytes) -> dict[int, bytes]:
         for rank, length in json.loads(head):
             parts[int(rank)] = body[first : first + length]
             first += length
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise FrameError("items that cannot be read") from None
     return parts

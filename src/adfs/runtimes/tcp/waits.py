@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -75,7 +74,7 @@ class SocketWaits(Waits):
     def _raise_lost(self, connection: Connection) -> None:
         peers, rank = self._peers, connection.rank
         if connection.lost is not None:
-            raise RankLostError(str(json.loads(connection.lost)))
+            raise RankLostError(connection.lost.decode(errors="replace"))
         raise RankLostError(
             f"rank {peers.rank} lost rank {rank} {peers.activity}: its process has ended; see what happened "
             "there, and resume from the last checkpoint if there is one"
