@@ -22,6 +22,7 @@ NAMES = (
     "kinks",
     "mpi",
     "wall_clock",
+    "engines",
     "planner",
     "adaptive",
     "reproduction",

@@ -21,6 +21,7 @@ from adfs.runtimes.execution import Execution, ProcessTimes
 from adfs.runtimes.joint_problem import place
 from adfs.runtimes.mpi import MpiRanks
 from adfs.runtimes.timing import message_seconds
+from adfs.runtimes.waiting import WaitingCluster
 from adfs.schedule import Events
 from benchmarks.measure import Row, write_table
 
@@ -41,7 +42,7 @@ def whole_parameters(network: adfs.Network, rows: int, width: int, tau: float) -
     return METHODS["adfs"].parameters(problem, network, tau=tau)
 
 
-def time_exchange(ranks: MpiRanks, width: int) -> tuple[float, float]:
+def time_exchange(ranks: WaitingCluster, width: int, repeats: int = REPEATS) -> tuple[float, float]:
     """Return the seconds of an exchange of the runtime and of net-bench, taking turns."""
     network = adfs.Network("path:2")
     placement = place(network, 2)
@@ -55,7 +56,7 @@ def time_exchange(ranks: MpiRanks, width: int) -> tuple[float, float]:
     exchange.compile()
     ours, plain, at = np.inf, np.inf, 0
     count = 500
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         moments = np.arange(at + 1, at + count + 1).astype(np.float64)
         at += count
         events = Events(moments, np.full(count, 2, dtype=np.int32), np.full(count, -1, dtype=np.int32))

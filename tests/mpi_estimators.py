@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold
 
 from adfs import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV, MpiRanks
+from adfs.runtimes.waiting import WaitingCluster
 from estimators.agreement_cases import real, standardised
 
 
@@ -48,44 +50,62 @@ CASES: dict[str, tuple[str, Any, bool]] = {
 }
 
 
+# A search of each kind, on rows that are no multiple of the folds, so that folds are not of one size.
+SEARCHES: dict[str, tuple[str, Any]] = {
+    "classes chosen": ("wine: classes", ADFSClassifierCV([0.01, 1.0], cv=4)),
+    "squares chosen": ("diabetes: progression", ADFSRegressorCV([1.0, 100.0], cv=KFold(4))),
+}
+
+
+def compare(cluster: WaitingCluster, names: tuple[str, ...] = (*CASES, *SEARCHES)) -> dict[str, bool]:
+    """Return of each case if every process of a cluster finds the bits that process 0 finds alone."""
+    found: dict[str, bool] = {}
+    with cluster:
+        rank, size = cluster.rank, cluster.size
+
+        def everywhere_as_alone(name: str, alone: list[bytes] | None, ours: list[bytes]) -> None:
+            stamps = cluster.allgather(hashlib.sha256(b"".join(ours)).hexdigest())
+            if alone is not None:
+                found[name] = set(stamps) == {hashlib.sha256(b"".join(alone)).hexdigest()}
+
+        for name in (name for name in CASES if name in names):
+            source, estimator, sparse = CASES[name]
+            X, y, weights = real(source)
+            parts = np.array_split(np.arange(len(y)), size)
+            own = parts[rank]
+            estimator.set_params(random_state=1)
+            for kind in ("dense", "sparse") if sparse else ("dense",):
+                rows = sp.csr_array(standardised(X)) if kind == "sparse" else standardised(X)
+                # What rank 0 compiles by itself is on the disk for all of them.
+                one = clone(estimator).set_params(n_nodes=size, partition=parts)
+                with cluster.busy():
+                    alone = bits(one.fit(rows, y, weights)) if rank == 0 else None
+                ranks = clone(estimator).set_params(cluster=cluster)
+                everywhere_as_alone(
+                    f"{name}, {kind}", alone, bits(ranks.fit(rows[own], y[own], weights[own]))
+                )
+        for name in (name for name in SEARCHES if name in names):
+            source, search = SEARCHES[name]
+            X, y, _ = real(source)
+            X, y = standardised(X)[::2], y[::2]
+            parts = np.array_split(np.arange(len(y)), size)
+            own = parts[rank]
+            sort = ADFSClassifier if name == "classes chosen" else ADFSRegressor
+            whole = clone(search).set_params(estimator=sort(n_nodes=size, partition=parts, random_state=1))
+            if name == "squares chosen":  # a splitter cuts the rows of a process
+                whole.set_params(cv=folds_of_nodes(parts, search.cv))
+            with cluster.busy():
+                alone = of_search(whole.fit(X, y)) if rank == 0 else None
+            search.set_params(estimator=sort(cluster=cluster, random_state=1))
+            everywhere_as_alone(name, alone, of_search(search.fit(X[own], y[own])))
+    return found
+
+
 def main() -> None:
     from mpi4py import MPI
 
-    comm = MPI.COMM_WORLD
-    rank, size = comm.Get_rank(), comm.Get_size()
-    found: dict[str, bool] = {}
-    for name, (source, estimator, sparse) in CASES.items():
-        X, y, weights = real(source)
-        parts = np.array_split(np.arange(len(y)), size)
-        own = parts[rank]
-        estimator.set_params(random_state=1)
-        for kind in ("dense", "sparse") if sparse else ("dense",):
-            rows = sp.csr_array(standardised(X)) if kind == "sparse" else standardised(X)
-            # What rank 0 compiles by itself is on the disk for all of them.
-            one = clone(estimator).set_params(n_nodes=size, partition=parts)
-            alone = bits(one.fit(rows, y, weights)) if rank == 0 else None
-            ranks = clone(estimator).set_params(cluster=MpiRanks(comm))
-            everywhere = comm.gather(bits(ranks.fit(rows[own], y[own], weights[own])))
-            found[f"{name}, {kind}"] = rank == 0 and all(each == alone for each in everywhere)
-    # Rows that are no multiple of the folds, so that folds are not of one size.
-    several: dict[str, tuple[str, Any]] = {
-        "classes chosen": ("wine: classes", ADFSClassifierCV([0.01, 1.0], cv=4)),
-        "squares chosen": ("diabetes: progression", ADFSRegressorCV([1.0, 100.0], cv=KFold(4))),
-    }
-    for name, (source, search) in several.items():
-        X, y, _ = real(source)
-        X, y = standardised(X)[::2], y[::2]
-        parts = np.array_split(np.arange(len(y)), size)
-        own = parts[rank]
-        kind = ADFSClassifier if name == "classes chosen" else ADFSRegressor
-        whole = clone(search).set_params(estimator=kind(n_nodes=size, partition=parts, random_state=1))
-        if name == "squares chosen":  # a splitter cuts the rows of a process
-            whole.set_params(cv=folds_of_nodes(parts, search.cv))
-        alone = of_search(whole.fit(X, y)) if rank == 0 else None
-        ranks = search.set_params(estimator=kind(cluster=MpiRanks(comm), random_state=1))
-        everywhere = comm.gather(of_search(ranks.fit(X[own], y[own])))
-        found[name] = rank == 0 and all(each == alone for each in everywhere)
-    if rank == 0:
+    found = compare(MpiRanks(MPI.COMM_WORLD))
+    if MPI.COMM_WORLD.Get_rank() == 0:
         print("RESULT " + json.dumps(found), flush=True)
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from adfs.problem import GeneralProblem, Problem
     from adfs.runtimes import Delays, Grid, Record, Run, simulate
     from adfs.runtimes.mpi import MpiRanks, fit_mpi
+    from adfs.runtimes.tcp import TcpPeers
     from adfs.theory import Parameters
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "Problem",
     "Record",
     "Run",
+    "TcpPeers",
     "__version__",
     "algorithms",
     "data",
@@ -79,6 +81,7 @@ _NAMES = {
     "adfs.problem": ("GeneralProblem", "Problem"),
     "adfs.runtimes": ("Delays", "Grid", "Record", "Run", "simulate"),
     "adfs.runtimes.mpi": ("MpiRanks", "fit_mpi"),
+    "adfs.runtimes.tcp": ("TcpPeers",),
     "adfs.theory": ("Parameters",),
 }
 _OBJECTS = {name: module for module, names in _NAMES.items() for name in names}

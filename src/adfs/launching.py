@@ -1,4 +1,4 @@
-"""MPI launchers (mpiexec, srun): their environment variables, and the start of MPI within a deadline."""
+"""How processes are started together: MPI launchers and their start within a deadline; lists of hosts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import resource
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from adfs.errors import InputError
@@ -63,6 +65,32 @@ def launched_by_mpi(environment: Mapping[str, str] | None = None) -> bool:
     """
     launch = launch_of(environment)
     return launch is not None and launch.size > 1
+
+
+class Hosts(NamedTuple):
+    """The addresses of processes that are started by hand, in the order of ranks, and their TLS files."""
+
+    addresses: list[str]
+    tls: dict[str, str] | None = None
+
+
+def read_hosts(path: Path) -> Hosts:
+    """Read a TOML file of addresses and, if they use TLS, its files, whose names are relative to it."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no TOML: {error}") from None
+    addresses, tls = given.pop("addresses", None), given.pop("tls", None)
+    if given or not isinstance(addresses, list) or not isinstance(tls, dict | None):
+        raise InputError(
+            f'{path} holds addresses = ["host:port", …], one per process in the order of ranks, and maybe a '
+            f"table [tls]{', not ' + ', '.join(given) if given else ''}"
+        )
+    if tls is not None:
+        tls = {str(what): str(path.parent / str(name)) for what, name in tls.items()}
+    return Hosts([str(address) for address in addresses], tls)
 
 
 # Seconds that the other ranks wait for the error message of rank 0 before they print their own.

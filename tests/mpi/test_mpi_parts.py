@@ -303,7 +303,8 @@ def test_watch_does_not_count_an_own_pause_as_waiting_for_others(monkeypatch: py
         clock[0] += next(sleeps)
 
     fake = SimpleNamespace(perf_counter=lambda: clock[0], sleep=sleep)
-    monkeypatch.setattr("adfs.runtimes.mpi.faults.time", fake)
+    for module in ("adfs.runtimes.waiting", "adfs.runtimes.mpi.faults"):
+        monkeypatch.setattr(f"{module}.time", fake)
     cluster = OneProcess()
     watch = Watch(cluster, deadline=3.0)
     watch.crowded = True

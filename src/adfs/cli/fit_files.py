@@ -1,7 +1,8 @@
 """A fit from files: they are read, an estimator is fitted, and the model and its summary are made.
 
-One process reads all files. If an MPI launcher started several, every rank reads only its own files, and the
-ranks fit together: the same function, with the ranks as the cluster of the estimator.
+One process reads all files. If an MPI launcher started several, or they are peers over TCP, every rank reads
+only its own files, and the ranks fit together: the same function, with the ranks as the cluster of the
+estimator.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from adfs.estimators.base import count_nodes
 from adfs.estimators.model_file import linear_model, plain_classes, search_facts
 from adfs.estimators.pipeline import FittedModel
 from adfs.files import JsonObject
-from adfs.launching import launched_by_mpi
+from adfs.launching import launched_by_mpi, read_hosts
 from adfs.network import Network
 from adfs.problem.losses import LOSSES
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
@@ -57,7 +58,10 @@ class FitRequest:
         names = options.option_names()
         records = self.model, self.search, self.reading, self.nodes, self.limits
         values = {names[name]: value for record in records for name, value in vars(record).items()}
-        return values | {"FILE": self.files}
+        # Where the list of peers is may differ, and the rank does.
+        return {name: value for name, value in values.items() if name not in ("--peers", "--rank")} | {
+            "FILE": self.files
+        }
 
 
 @dataclass(frozen=True)
@@ -78,17 +82,25 @@ Finish = Callable[[Fitted], int]
 def fit_files(request: FitRequest, finish: Finish) -> int:
     """Read the files, fit, call ``finish`` in process 0, and return its exit code in every process.
 
-    One file is split over the nodes; several files are one per node. Over MPI rank 0 writes the model, then
-    the marker in the checkpoint folder, both before MPI ends.
+    One file is split over the nodes; several files are one per node. Of several processes rank 0 writes the
+    model, then the marker in the checkpoint folder, both before the others end.
     """
     errors: list[Exception] = []
-    if not launched_by_mpi():
+    peers, rank, deadline = request.nodes.peers, request.nodes.rank, request.nodes.deadline
+    if peers is not None and rank is not None:
+        from adfs.runtimes.tcp import TcpPeers
+
+        hosts = read_hosts(peers)
+        code = _fit(
+            TcpPeers(hosts.addresses, rank, deadline=deadline, tls=hosts.tls), request, finish, errors
+        )
+    elif not launched_by_mpi():
         code = _fit(OneProcess(), request, finish, errors)
     else:
-        with options.all_ranks(request.nodes.deadline) as world:
+        with options.all_ranks(deadline) as world:
             from adfs.runtimes.mpi import MpiRanks
 
-            code = _fit(MpiRanks(world, deadline=request.nodes.deadline), request, finish, errors)
+            code = _fit(MpiRanks(world, deadline=deadline), request, finish, errors)
     if errors:
         raise errors[0]
     return code

@@ -16,7 +16,7 @@ import typer
 from adfs.cli import options
 from adfs.errors import ExitCode, InputError
 from adfs.files import check_outputs, load_modules, write_whole
-from adfs.launching import launch_of, launched_by_mpi
+from adfs.launching import launch_of, read_hosts
 
 if TYPE_CHECKING:
     from adfs.cli.fit_files import FitRequest, Fitted
@@ -51,13 +51,14 @@ def fit(
     adfs fit train.svm --nodes 16 --network torus --parameters tuned --tau 50 --out model.json
     adfs fit site-1.svm site-2.svm site-3.svm --network path --out model.json
     mpiexec -n 4 adfs fit 'shard-{rank}.svm' --network cycle --out model.json
+    adfs fit 'shard-{rank}.svm' --peers hosts.toml --rank 2 --out model.json
     adfs fit claims.csv --label paid --loss squared --offset expected --summary --out model.json
     adfs fit train.csv --label kind --standardize --cv 5 --C-grid 0.01,0.1,1 --out model.json
     adfs fit big.svm --checkpoint run.ckpt --resume --max-seconds 3600 --out model.json
     """
-    over_mpi = launched_by_mpi()
-    _check_combinations(output, model, search, limits, over_mpi)
-    _check_files(files, output, limits, over_mpi)
+    n_ranks = _count_ranks(nodes)
+    _check_combinations(output, model, search, limits, n_ranks)
+    _check_files(files, output, limits, n_ranks)
 
     # The heavy modules are imported after the checks, so that a wrong option is reported at once.
     from adfs.cli.fit_files import FitRequest, fit_files
@@ -65,10 +66,10 @@ def fit(
     load_modules(output.imports or [])
     request = FitRequest(tuple(files), model, search, reading, nodes, limits)
 
-    # Called in process 0 only, before MPI ends.
+    # Called in process 0 only, before the others end.
     def finish(fitted: Fitted) -> int:
         _write(fitted, output, model.inference)
-        if over_mpi:
+        if n_ranks > 1:
             _show_account(fitted.account, output.timeline, limits.progress)
         return _report_end(fitted, request, output.out)
 
@@ -83,12 +84,24 @@ def fit(
 # --------------------------------------------------------------------------- before a fit
 
 
+def _count_ranks(nodes: options.FitNodeOptions) -> int:
+    """Return how many processes fit together: those of a list, or those of an MPI launcher."""
+    if (nodes.peers is None) != (nodes.rank is None):
+        raise InputError(
+            "--peers and --rank go together: the list of all processes, and the place of this one"
+        )
+    if nodes.peers is not None:
+        return len(read_hosts(nodes.peers).addresses)
+    launch = launch_of()
+    return launch.size if launch is not None else 1
+
+
 def _check_combinations(
     output: options.FitOutputOptions,
     model: options.ModelOptions,
     search: options.SearchOptions,
     limits: options.FitRunOptions,
-    over_mpi: bool,
+    n_ranks: int,
 ) -> None:
     """Raise if an option needs another one that is missing."""
     # Each sentence names the option that is missing.
@@ -96,10 +109,11 @@ def _check_combinations(
         raise InputError("--resume needs the --checkpoint to resume from")
     if output.as_json and output.out is None:
         raise InputError("--json prints a summary of the fit: give the file of the model with --out")
-    if output.timeline is not None and not over_mpi:
-        raise InputError("--timeline shows who waited for whom over MPI: start several ranks with mpiexec -n")
-    if model.tau == "measure" and not over_mpi:
-        raise InputError("--tau measure measures messages between ranks: start several with mpiexec -n")
+    several = "start several with mpiexec -n, or with --peers"
+    if output.timeline is not None and n_ranks == 1:
+        raise InputError(f"--timeline shows who waited for whom of several ranks: {several}")
+    if model.tau == "measure" and n_ranks == 1:
+        raise InputError(f"--tau measure measures messages between ranks: {several}")
     options.check_figure("--timeline", output.timeline)
     if search.cv is None and (search.C_grid or search.alpha_grid or search.l1_ratios or search.scoring):
         raise InputError(
@@ -116,14 +130,13 @@ def _check_combinations(
 
 
 def _check_files(
-    files: list[str], output: options.FitOutputOptions, limits: options.FitRunOptions, over_mpi: bool
+    files: list[str], output: options.FitOutputOptions, limits: options.FitRunOptions, n_ranks: int
 ) -> None:
     """Raise unless the outputs can be written, and none of them is one of the files."""
     outputs = {"--out": output.out, "--history": output.history, "--timeline": output.timeline}
-    if over_mpi:
+    if n_ranks > 1:
         # One name may stand for the files of all ranks; a checkpoint is a folder with one file per rank.
-        launch = launch_of()
-        ranks = [str(rank) for rank in range(launch.size if launch is not None else 1)]
+        ranks = [str(rank) for rank in range(n_ranks)]
         names = [name.replace("{rank}", k).replace("{node}", k) for name in files for k in ranks]
         check_outputs({"FILE": names}, outputs, folders={"--checkpoint": limits.checkpoint})
         return

@@ -217,10 +217,14 @@ class FitFileOptions(WeightedFileOptions):
 class FitNodeOptions(NodeOptions):
     """The nodes of a fit, and the processes that hold them.
 
-    deadline: Over MPI: give up when a rank is silent for so many seconds.
+    deadline: With several processes: give up when one is silent for so many seconds.
+    peers: A TOML file with the addresses of several processes, each started by hand with its --rank.
+    rank: With --peers: the place of this process in the list of addresses, counted from 0.
     """
 
     deadline: float = option(60.0, positive=True)
+    peers: Path | None = None
+    rank: int | None = option(None, least=0)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.algorithms.base import EventProcess, Work
-from adfs.algorithms.method_kernels import row_products
+from adfs.algorithms.method_kernels import Parts, execute, fill_message, row_products, take_message
 from adfs.compilation import kernel
 from adfs.problem.samples import SparseRows
 from adfs.schedule import Events
@@ -57,6 +57,12 @@ class EventExchange:
         # By link: the node's place and the time of the exchange under way.
         self._pending: dict[int, tuple[int, float]] = {}
         self._own_place = np.array([process.end(int(edge)) for edge in links.edges], dtype=np.int64)
+        # Links whose message has come and is still to be taken, with the times of their events; the messages
+        # to send, by their places among the events.
+        self._arrived = np.zeros(links.edges.size, dtype=np.int64)
+        self._moments = np.zeros(links.edges.size)
+        self._n_arrived = 0
+        self._posted = np.zeros(links.edges.size, dtype=np.int64)
 
     def compile(self) -> None:
         """Compile the kernels, without a message."""
@@ -101,33 +107,53 @@ class EventExchange:
             )  # fmt: skip
             done = last
             take_events(events, self._ready, n_ready, self._taken)
-            # The process stops before each exchange with another process, which is posted.
-            first = 0
-            while first < n_ready:
-                first = process.run(self._taken, first, n_ready)
-                self.times.computing += time.perf_counter() - begun
-                begun = time.perf_counter()
-                if first < n_ready:
-                    self._post(int(self._taken.actor[first]) - n, float(self._taken.time[first]))
-                    first += 1
-                    self.times.communicating += time.perf_counter() - begun
-                    begun = time.perf_counter()
+            posted = self._run(n_ready)
+            self.times.computing += time.perf_counter() - begun
+            begun = time.perf_counter()
+            for position in posted:
+                self._post(int(self._taken.actor[position]) - n, float(self._taken.time[position]))
+            self.times.communicating += time.perf_counter() - begun
             if self._pending:
                 # While there is something else to do, only poll.
                 self._receive(wait=done == size or n_waiting >= self._ahead)
-            elif done == size and n_waiting == 0:
+            elif done == size and n_waiting == 0 and not self._n_arrived:
                 return
+
+    def _run(self, n_ready: int) -> list[int]:
+        """Take the messages that have come, execute events, and return the places of those to be posted."""
+        process, links, taken = self.process, self.links, self._taken
+        # One call of compiled code: unpacking its arguments costs more than the work.
+        if process.kernels is not None:
+            count = run_ready(
+                process.parts, taken, n_ready, process.slot.size,
+                (links.number, self._own_place, links.edges, links.out, links.into),
+                self._arrived, self._moments, self._n_arrived, self._posted,
+            )  # fmt: skip
+            self._n_arrived = 0
+            return [int(position) for position in self._posted[:count]]
+        for link, moment in zip(self._arrived[: self._n_arrived], self._moments, strict=False):
+            process.incoming(int(links.edges[link]), float(moment), links.out[link], links.into[link])
+        self._n_arrived = first = 0
+        posted = []
+        # The process stops before each exchange with another process.
+        while first < n_ready:
+            first = process.run(taken, first, n_ready)
+            if first < n_ready:
+                edge = int(taken.actor[first]) - process.slot.size
+                links.out[links.number[edge]] = process.outgoing(edge, float(taken.time[first]))
+                posted.append(first)
+                first += 1
+        return posted
 
     def _post(self, edge: int, moment: float) -> None:
         links, link = self.links, int(self.links.number[edge])
-        links.out[link] = self.process.outgoing(edge, moment)
         links.send(link)
         links.exchanges[link] += 1
         self._pending[link] = (int(self._own_place[link]), moment)
 
     def _receive(self, wait: bool) -> None:
-        """Finish the exchanges whose message has come; with ``wait``, wait until one has."""
-        process, links, pending = self.process, self.links, list(self._pending)
+        """Find the exchanges whose message has come; with ``wait``, wait until one has."""
+        links, pending = self.links, list(self._pending)
         begun = time.perf_counter()
         # Take what has come; wait only if nothing else can be done.
         arrived = links.arrived(pending)
@@ -140,8 +166,9 @@ class EventExchange:
             self.times.waited(begun, time.perf_counter(), int(links.peer[arrived[0]]))
             begun = time.perf_counter()
         for link in arrived:
-            _, moment = self._pending.pop(link)
-            process.incoming(int(links.edges[link]), moment, links.out[link], links.into[link])
+            self._arrived[self._n_arrived] = link
+            _, self._moments[self._n_arrived] = self._pending.pop(link)
+            self._n_arrived += 1
         self.times.communicating += time.perf_counter() - begun
 
     def _event(self, link: int, moment: float) -> str:
@@ -227,6 +254,51 @@ def take_events(events: Events, chosen: np.ndarray, count: int, out: Events) -> 
         out.time[k] = events.time[t]
         out.actor[k] = events.actor[t]
         out.sample[k] = events.sample[t]
+
+
+@kernel
+def run_ready(
+    parts: Parts,
+    events: Events,
+    n_ready: int,
+    n: int,
+    links: tuple[np.ndarray, ...],
+    arrived: np.ndarray,
+    moments: np.ndarray,
+    n_arrived: int,
+    posted: np.ndarray,
+) -> int:
+    """Take messages, then execute events; return how many of them are exchanges to be posted.
+
+    Parameters
+    ----------
+    parts, events, n_ready
+        The state of the process, and the events to execute.
+    n
+        The number of nodes of the network.
+    links
+        The arrays ``number``, ``edges``, ``out`` and ``into`` of `adfs.runtimes.cluster.Links`; after the
+        first of them the place of the node of each link.
+    arrived, moments, n_arrived
+        The links whose message is taken, and the times of their events.
+    posted : (c,) int64
+        On return, the places of the events whose message is in ``out``.
+    """
+    number, places, edges, out, into = links
+    for k in range(n_arrived):
+        link = arrived[k]
+        edge, i = int(np.int64(edges[link])), int(np.int64(places[link]))
+        take_message(parts, edge, i, moments[k], out[link], into[link])
+    first = count = 0
+    while first < n_ready:
+        first = execute(parts, events.time, events.actor, events.sample, first, n_ready)
+        if first < n_ready:
+            link = number[events.actor[first] - n]
+            fill_message(parts, int(np.int64(places[link])), events.time[first], out[link])
+            posted[count] = first
+            count += 1
+            first += 1
+    return count
 
 
 # --------------------------------------------------------------------------- gossip

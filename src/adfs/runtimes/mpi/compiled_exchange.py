@@ -23,7 +23,7 @@ from adfs.algorithms.method_kernels import Parts, execute, fill_message, take_me
 from adfs.compilation import kernel
 from adfs.runtimes.exchange import EventExchange, split_events, take_events
 from adfs.runtimes.execution import ProcessTimes
-from adfs.runtimes.mpi.faults import SUSPENDED_SECONDS
+from adfs.runtimes.waiting import SUSPENDED_SECONDS
 from adfs.schedule import Events
 from adfs.schedule.events import empty_events
 

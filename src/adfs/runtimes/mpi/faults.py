@@ -20,7 +20,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +30,10 @@ import numpy as np
 from adfs.errors import AdfsError
 from adfs.launching import killed_after
 from adfs.runtimes.cluster import Cluster, RefusalError
+from adfs.runtimes.waiting import RankLostError, Waits
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-# A rank checks its messages far more often than this. A longer time between two checks means that the rank
-# itself was suspended, and the time does not count as waiting.
-# A kernel uses it: this line makes adfs.compilation hash the file.
-SUSPENDED_SECONDS = 1.0
 
 # Set once this process has written the sentence that says why it ends.
 _final_sentence = threading.Event()
@@ -52,10 +49,6 @@ class Tag(enum.IntEnum):
     FIRST_LINK = 16
 
 
-class RankLostError(AdfsError, RuntimeError):
-    """A rank did not answer within the deadline."""
-
-
 def say(sentence: str) -> None:
     """Write one line to standard error, in one piece."""
     line = " ".join(f"adfs: {sentence}".split()) + "\n"
@@ -63,21 +56,13 @@ def say(sentence: str) -> None:
         os.write(2, line.encode(errors="replace"))
 
 
-class Watch:
+class Watch(Waits):
     """Waits with a deadline, and what this rank reports when one of them fails.
 
     Attributes
     ----------
-    deadline : float
-        Seconds that a wait may last.
-    patience : float
-        Seconds that a wait with ``listen`` may last beyond that.
     comm : Intracomm
         The duplicate of the user's communicator, once all ranks have met.
-    waiting : callable or None
-        During a wait, returns for whom it is and why, for the sentence that this rank reports when it ends.
-    crowded : bool
-        Whether there are more ranks than cores: then a waiting rank sleeps at once.
     pulse : Pulse
         The signs of life, also once all ranks have met. A wait with ``listen`` counts the seconds since the
         last one.
@@ -87,11 +72,7 @@ class Watch:
     pulse: Pulse
 
     def __init__(self, cluster: Cluster, deadline: float) -> None:
-        self.cluster = cluster
-        self.deadline = deadline
-        self.patience = 0.0
-        self.waiting: Callable[[], str] | None = None
-        self.crowded = False
+        super().__init__(cluster, deadline)
         self._sigterm: Any = None
         self._excepthook = sys.excepthook
 
@@ -122,54 +103,21 @@ class Watch:
 
         self.until(all_done, lambda: [rank for _, rank in left], why, listen=listen)
 
-    def until(
-        self,
-        ready: Callable[[], bool],
-        missing: Callable[[], Sequence[int]],
-        why: str,
-        *,
-        listen: bool = False,
-        patience: float = 0.0,
-    ) -> None:
-        """Poll until ``ready`` returns True; raise `RankLostError` after the deadline.
-
-        ``missing`` returns the ranks that the wait is for, none if they are not known; ``patience`` are
-        seconds beyond the deadline. The other parameters are those of `wait`.
-        """
-        begun = time.perf_counter()
-        allowed = self.deadline + patience + (self.patience if listen else 0.0)
-        self.waiting = lambda: f"waiting for {rank_names(missing())} {why}"
-        # Most waits are short: check without sleeping first, unless another rank needs the core.
-        if not any(ready() for _ in range(1 if self.crowded else 50)):
-            # While rank 0 waits for one rank, the others wait for rank 0: it must not seem to be lost.
-            rank_0 = self.cluster.rank == 0
-            with self.pulse.beating() if listen and rank_0 else contextlib.nullcontext():
-                while not ready():
-                    suspended = self._rest(time.perf_counter() - begun)
-                    begun += suspended
-                    self.cluster.suspended += suspended
-                    signs = self.pulse.listen() if listen else {}
-                    now, ranks = time.perf_counter(), missing()
-                    lost = [rank for rank in ranks if now - max(begun, signs.get(rank, begun)) > allowed]
-                    if lost or (not ranks and now - begun > allowed):
-                        raise RankLostError(
-                            f"rank {self.cluster.rank} waited {allowed:g} s for {rank_names(lost)} {why} and "
-                            "gave up; see what happened there, and resume from the last checkpoint if there "
-                            "is one"
-                        )
-        # After an exception this stays as it is, for the sentence that this rank reports.
-        self.waiting = None
-
-    def _rest(self, elapsed: float) -> float:
-        """Leave the core to others for a moment; return the seconds for which this rank was suspended."""
-        begun = time.perf_counter()
+    def rest(self, elapsed: float) -> float:
         # Sleep longer after a longer wait: short waits need a quick answer, long ones a free core.
         if elapsed < 1e-3 and not self.crowded:
-            time.sleep(0.0)
+            asked = 0.0
         else:
-            time.sleep(5e-5 if elapsed < 0.05 else 1e-3)
-        taken = time.perf_counter() - begun
-        return taken if taken > SUSPENDED_SECONDS else 0.0
+            asked = 5e-5 if elapsed < 0.05 else 1e-3
+        time.sleep(asked)
+        return asked
+
+    def listen(self) -> Mapping[int, float]:
+        return self.pulse.listen()
+
+    def signs_while_waiting(self, ranks: Sequence[int]) -> AbstractContextManager[None]:
+        # While rank 0 waits for one rank, the others wait for rank 0: it must not seem to be lost.
+        return self.pulse.beating() if self.cluster.rank == 0 else contextlib.nullcontext()
 
     def install_hooks(self, comm: MPI.Intracomm) -> None:
         """From now on report an uncaught exception in one sentence and end all ranks, and report SIGTERM.
@@ -208,20 +156,6 @@ class Watch:
         sys.excepthook = self._excepthook
         if self._sigterm is not None:
             signal.signal(signal.SIGTERM, self._sigterm)
-
-
-def rank_names(ranks: Sequence[int]) -> str:
-    """Name some ranks.
-
-    >>> rank_names([3]), rank_names([1, 2]), rank_names([])
-    ('rank 3', 'ranks 1, 2', 'the other ranks')
-    """
-    some = sorted(set(ranks))
-    if not some:
-        return "the other ranks"
-    if len(some) == 1:
-        return f"rank {some[0]}"
-    return "ranks " + ", ".join(str(rank) for rank in some[:8]) + (", …" if len(some) > 8 else "")
 
 
 def abort(comm: MPI.Intracomm, code: int = 1) -> None:

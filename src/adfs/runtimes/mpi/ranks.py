@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import os
-import socket
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +16,7 @@ from adfs.network import Network
 from adfs.problem import Loss
 from adfs.problem.evaluation import sum_in_order
 from adfs.problem.losses import get_loss
-from adfs.runtimes.cluster import Cluster, Links, Parcels, Placement, pack, unpack
+from adfs.runtimes.cluster import Links, Parcels, Placement, pack, unpack
 from adfs.runtimes.exchange import EventExchange, runs
 from adfs.runtimes.execution import ProcessTimes
 from adfs.runtimes.joint_problem import ShardSource, join_shards
@@ -28,12 +25,13 @@ from adfs.runtimes.mpi.faults import Pulse, Tag, Watch, nothing
 from adfs.runtimes.options import RUN_OPTIONS, RunOptions, describe, takes_run_options
 from adfs.runtimes.result import Run
 from adfs.runtimes.run import run_method, tell_placement
+from adfs.runtimes.waiting import WaitingCluster
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-class MpiRanks(Cluster):
+class MpiRanks(WaitingCluster):
     """The ranks of an MPI communicator; each holds its own nodes and their data.
 
     Parameters
@@ -52,20 +50,10 @@ class MpiRanks(Cluster):
     """
 
     def __init__(self, comm: MPI.Intracomm | None = None, *, deadline: float = 60.0) -> None:
-        if isinstance(deadline, bool) or not isinstance(deadline, int | float | np.number):
-            raise InputError(f"deadline must be a number of seconds, got {deadline!r}")
-        if not (math.isfinite(deadline) and deadline > 0.0):
-            raise InputError(f"deadline must be a finite number of seconds above 0, got {deadline!r}")
+        super().__init__(deadline)
         # The communicator is looked up on first use: importing or pickling must not start MPI.
         self._comm = comm
-        self.deadline = float(deadline)
-        # The ranks connect in the outermost of nested `with` blocks.
         self._watch: Watch | None = None
-        self._depth = 0
-
-    def __deepcopy__(self, memo: dict[int, object]) -> MpiRanks:
-        """Return this object: one rank alone cannot copy a communicator."""
-        return self
 
     def __reduce__(self) -> tuple[object, ...]:
         """Leave out the communicator: a loaded model uses the one of its own program."""
@@ -83,26 +71,11 @@ class MpiRanks(Cluster):
 
     # ------------------------------------------------------------------ beginning and end
 
-    def __enter__(self) -> Self:
-        if self._depth == 0:
-            mpi = load_mpi(self.deadline)
-            self._connect(self._comm or mpi.COMM_WORLD)
-        self._depth += 1
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            watch, self._watch = self.watch, None
-            # After an error the hooks stay: another rank may end this one before it has reported.
-            if kind is None:
-                watch.restore_hooks()
-                watch.pulse.close()
-                watch.comm.Free()
-
-    def _connect(self, comm: MPI.Intracomm) -> None:
+    def connect(self) -> None:
         """Wait for all ranks, and duplicate the communicator: its messages never meet the user's."""
-        self.rank, self.size, self.activity = comm.Get_rank(), comm.Get_size(), "at the start"
+        mpi = load_mpi(self.deadline)
+        comm = self._comm or mpi.COMM_WORLD
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
         watch = self._watch = Watch(self, self.deadline)
         # From here on a rank that fails ends the others, which may already wait for it.
         watch.install_hooks(comm)
@@ -110,18 +83,17 @@ class MpiRanks(Cluster):
         watch.comm, request = comm.Idup()
         watch.until(request.Test, list, self.activity)
         watch.pulse = Pulse(watch.comm, self.deadline)
-        cores = list(range(os.cpu_count() or 1))
-        if hasattr(os, "sched_getaffinity"):
-            cores = sorted(os.sched_getaffinity(0))
-        cards = self.allgather([socket.gethostname(), cores, watch.pulse.possible])
-        self.hosts = [host for host, *_ in cards]
-        # A launcher may bind each rank to a core: the cores of this host are those of all its ranks.
-        host = self.hosts[self.rank]
-        cores_of_host = {core for name, theirs, _ in cards if name == host for core in theirs}
-        watch.crowded = self.hosts.count(host) > len(cores_of_host)
         # Without signs of life, a rank that reads or compiles must be allowed to be silent for an hour.
-        if not all(possible for *_, possible in cards):
+        if not all(self.compare_hosts(watch, watch.pulse.possible)):
             watch.patience = 3600.0
+
+    def disconnect(self, error: object) -> None:
+        watch, self._watch = self.watch, None
+        # After an error the hooks stay: another rank may end this one before it has reported.
+        if error is None:
+            watch.restore_hooks()
+            watch.pulse.close()
+            watch.comm.Free()
 
     def _meet(self, comm: MPI.Intracomm, watch: Watch) -> None:
         """Wait until all ranks are there, so that rank 0 can name those that are not.

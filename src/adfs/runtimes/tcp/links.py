@@ -1,0 +1,72 @@
+"""The messages between neighbours in the network, over the connection of their processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from adfs.runtimes.cluster import Links, Placement
+from adfs.runtimes.tcp.frames import HEADER, Connection, FrameError
+from adfs.runtimes.tcp.waits import SocketWaits
+
+
+class TcpLinks(Links):
+    """The ends of the cut edges that are in this process; see `adfs.runtimes.cluster.Links`."""
+
+    def __init__(
+        self,
+        rank: int,
+        placement: Placement,
+        message_length: int,
+        waits: SocketWaits,
+        connections: Callable[[Sequence[int]], Mapping[int, Connection]],
+    ) -> None:
+        super().__init__(rank, placement, message_length)
+        self._waits = waits
+        count = self.edges.size
+        # Every message out stands behind the room for its header; of those in, two may have come.
+        frames = np.zeros((count, HEADER.size + 8 * message_length), dtype=np.uint8)
+        self.out = frames[:, HEADER.size :].view(np.float64)
+        self._frames = [frame.data for frame in frames]
+        self._inbox = np.zeros((count, 2, message_length))
+        self._slots = [[slot.data.cast("B") for slot in slots] for slots in self._inbox]
+        self._arrived, self._taken = [0] * count, [0] * count
+        self._place = {edge: k for k, edge in enumerate(self.edges.tolist())}
+        found = connections(self.peer.tolist())
+        self._to = [found[rank] for rank in self.peer.tolist()]
+        for connection in found.values():
+            connection.take_links(self._take)
+
+    def _take(self, edge: int, body: memoryview) -> None:
+        """Keep a message that has come until it is asked for."""
+        link = self._place.get(edge, -1)
+        if link < 0 or body.nbytes != self._inbox[0, 0].nbytes or self._arrived[link] - self._taken[link] > 1:
+            raise FrameError(f"a message of {body.nbytes} bytes over edge {edge} that is not expected")
+        self._slots[link][self._arrived[link] & 1][:] = body
+        self._arrived[link] += 1
+
+    def send(self, link: int) -> None:
+        self._to[link].send_link(int(self.edges[link]), self._frames[link])
+
+    def arrived(self, links: Sequence[int], why: str | None = None) -> list[int]:
+        found: list[int] = []
+
+        def ready() -> bool:
+            self._waits.poll(0.0)
+            for link in links:
+                taken = self._taken[link]
+                if self._arrived[link] > taken and not self._to[link].unsent:
+                    self.into[link] = self._inbox[link, taken & 1]
+                    self._taken[link] = taken + 1
+                    found.append(link)
+            return bool(found)
+
+        if not ready() and why is not None:
+            self._waits.until(ready, self.peer[list(links)].tolist, why)
+        return found
+
+    def close(self) -> None:
+        for connection in self._to:
+            if connection.take_link == self._take:
+                connection.take_links(None)

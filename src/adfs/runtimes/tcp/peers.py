@@ -1,0 +1,404 @@
+"""Processes on any hosts as a cluster, joined by TCP sockets.
+
+Sums and agreements go up a tree, in which process k has the children 2k + 1 and 2k + 2, and down again:
+every process has few connections, and the root adds in the order of the nodes. Neighbours in the network have
+a connection of their own, opened when they first need it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from adfs._version import __version__
+from adfs.errors import InputError
+from adfs.problem.evaluation import sum_in_order
+from adfs.runtimes.cluster import Links, Parcels, Placement, RefusalError, pack, unpack
+from adfs.runtimes.exchange import runs
+from adfs.runtimes.tcp.frames import Connection, FrameError, Kind
+from adfs.runtimes.tcp.links import TcpLinks
+from adfs.runtimes.tcp.meeting import (
+    Door,
+    Refusal,
+    call,
+    explain,
+    fingerprint,
+    for_good,
+    hang_up,
+    listen,
+    load_tls,
+    new_process,
+    read_address,
+    taken,
+    wait_for_welcome,
+)
+from adfs.runtimes.tcp.waits import SocketWaits
+from adfs.runtimes.waiting import RankLostError, WaitingCluster
+
+T = TypeVar("T")
+# At most so many numbers of several nodes travel in one message.
+_NUMBERS_AT_ONCE = 65_536
+
+
+class TcpPeers(WaitingCluster):
+    """Processes on any hosts, each started by hand or by an engine; each holds its own nodes and their data.
+
+    Parameters
+    ----------
+    addresses : sequence of str
+        The ``"host:port"`` of every process, in the order of ranks; the same list in all of them.
+    rank : int
+        The place of this process in the list.
+    deadline : float
+        Seconds that a process waits for another before it raises `RankLostError`.
+    tls : mapping, optional
+        The files of TLS 1.3, as PEM: ``certificate`` and ``key`` of this process, and the ``authority`` that
+        signed the certificates of all. ``{rank}`` in a name stands for the rank.
+    listener : socket.socket, optional
+        A socket that is bound to this process's port and will be closed by this object. Without it, the port
+        of the own address is bound when the processes meet.
+
+    Examples
+    --------
+    In each of two processes, with its own rank and its own rows::
+
+        peers = adfs.TcpPeers(["node-1:47001", "node-2:47001"], rank)
+        model = adfs.ADFSClassifier(cluster=peers).fit(X_of_this_process, y_of_this_process)
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        rank: int,
+        *,
+        deadline: float = 60.0,
+        tls: Mapping[str, str | Path] | None = None,
+        listener: socket.socket | None = None,
+    ) -> None:
+        super().__init__(deadline)
+        self.addresses = [str(address) for address in addresses]
+        self._places = [read_address(address) for address in self.addresses]
+        if len(set(self._places)) != len(self._places) or not self._places:
+            raise InputError("addresses must be one host:port per process, each of them once")
+        if isinstance(rank, bool) or not 0 <= int(rank) < len(self._places):
+            raise InputError(f"rank must be from 0 to {len(self._places) - 1}, got {rank!r}")
+        self.rank, self.size = int(rank), len(self._places)
+        self.tls = None if tls is None else dict(tls)
+        self._listener = listener
+        self._process = new_process()
+        self._parent = [(self.rank - 1) // 2] if self.rank else []
+        self._children = [k for k in (2 * self.rank + 1, 2 * self.rank + 2) if k < self.size]
+        self._source = _sources(self.rank, self.size)
+        self._connections: dict[int, Connection] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Leave out the connections: a loaded model makes new ones."""
+        return partial(TcpPeers, deadline=self.deadline, tls=self.tls), (self.addresses, self.rank)
+
+    def __repr__(self) -> str:
+        return f"TcpPeers({self.addresses}, {self.rank}, deadline={self.deadline:g})"
+
+    # ------------------------------------------------------------------ beginning and end
+
+    def connect(self) -> None:
+        answering: ssl.SSLContext | None = None
+        self._calling: ssl.SSLContext | None = None
+        if self.tls is not None:
+            answering, self._calling = load_tls(self.tls, self.rank)
+        listener, self._listener = self._listener, None
+        if listener is None:
+            listener = listen(self._places[self.rank], self.rank)
+        self._waits = waits = SocketWaits(self, self.deadline)
+        pause = min(1.0, self.deadline / 8.0)
+        self._door = Door(listener, self._check, answering, waits.beat, pause)
+        try:
+            self.meet([*self._parent, *self._children])
+            self.compare_hosts(waits)
+        except BaseException as error:
+            self.disconnect(error)
+            raise
+
+    def disconnect(self, error: object) -> None:
+        try:
+            # A refusal is raised in all processes: their connections end in order.
+            if error is None or isinstance(error, RefusalError):
+                self._tell(Kind.BYE, b"", self.deadline)
+            else:
+                # The values of samples stay in their process: only our own sentences are passed on.
+                why = f"{self.activity} ({type(error).__name__}), its own message says more"
+                lost = isinstance(error, RankLostError)
+                words = str(error) if lost else f"rank {self.rank} failed {why}"
+                self._tell(Kind.LOST, words.encode(), 1.0)
+        finally:
+            self._door.close()
+            for connection in self._connections.values():
+                hang_up(connection.socket)
+            self._connections.clear()
+            self._waits.forget()
+
+    def _tell(self, kind: Kind, words: bytes, seconds: float) -> None:
+        """Tell the others that this process ends, and wait until they end too, but not for longer."""
+        for connection in self._connections.values():
+            connection.send(kind, words)
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until and not all(
+            one.ended or (not one.unsent and (one.bye or one.lost is not None))
+            for one in self._connections.values()
+        ):
+            self._waits.poll(0.05, ending=True)
+
+    # ------------------------------------------------------------------ meeting
+
+    def _card(self, rank: int) -> dict[str, Any]:
+        """Return what this process says about itself when it calls another."""
+        return {
+            "version": f"adfs {__version__}",
+            "number of processes": self.size,
+            "list of addresses": fingerprint(self.addresses),
+            "rank": self.rank,
+            "to": rank,
+            "process": self._process,
+        }
+
+    def _check(self, card: Mapping[str, Any]) -> Refusal | None:
+        """Return why a caller cannot be connected, if so."""
+        own, rank = self._card(self.rank), card.get("rank")
+        if not isinstance(rank, int) or not isinstance(card.get("process"), str):
+            return Refusal("it did not say who it is")
+        for what in ("version", "number of processes", "list of addresses"):
+            if card.get(what) != own[what]:
+                return Refusal(
+                    f"the {what} is {card.get(what)} on rank {rank} and {own[what]} on rank {self.rank}; "
+                    "give all processes the same",
+                    final=True,
+                )
+        if card.get("to") != self.rank:
+            return Refusal(
+                f"rank {self.rank} answers at the address of rank {card.get('to')}; start each process on "
+                "the host of its address, with the rank of its place in the list",
+                final=True,
+            )
+        before = self._connections.get(rank)
+        free = before is None or before.ended or before.process == card["process"]
+        return None if self.rank < rank < self.size and free else taken(rank)
+
+    def meet(self, ranks: Sequence[int]) -> dict[int, Connection]:
+        """Return the connections to some processes, which do the same: this one calls those before it."""
+        new = sorted({rank for rank in ranks if rank not in self._connections})
+        for rank in new:
+            if rank < self.rank:
+                self._call(rank)
+        expected = [rank for rank in new if rank > self.rank]
+
+        def answered() -> bool:
+            self._waits.poll(0.0)
+            expected[:] = [rank for rank in expected if not self._answer(rank)]
+            return not expected
+
+        if expected:
+            self._waits.until(answered, lambda: expected, self.activity)
+        return {rank: self._connections[rank] for rank in ranks}
+
+    def _answer(self, rank: int) -> bool:
+        """Welcome a process if it has called."""
+        found = self._door.caller(rank)
+        if found is None:
+            return False
+        process, sock = found
+        connection = Connection(sock, rank, process)
+        connection.receive()
+        if connection.ended:  # it did not wait, and will call again
+            hang_up(sock)
+            return False
+        connection.send(Kind.WELCOME)
+        self._add(connection)
+        return True
+
+    def _call(self, rank: int) -> None:
+        """Call a process until it welcomes this one."""
+        until, host, trouble = time.perf_counter() + self.deadline, self.addresses[rank], ""
+        while (left := until - time.perf_counter()) > 0.0:
+            connection: Connection | None = None
+            try:
+                sock = call(self._places[rank], self._card(rank), self._calling, min(left, 5.0))
+                connection = Connection(sock, rank)
+                wait_for_welcome(connection, until, partial(self._waits.poll, 0.0))
+                self._add(connection)
+                return
+            except InputError:  # it refuses this process for good
+                raise
+            except (OSError, FrameError, ValueError, TypeError, RecursionError) as error:
+                trouble = explain(error)
+                if for_good(error):
+                    raise InputError(
+                        f"rank {self.rank} cannot use TLS with rank {rank} at {host}: {trouble}; give all "
+                        "processes certificates that one authority has signed and that are still valid, "
+                        "or use TLS in none"
+                    ) from None
+            finally:
+                if connection is not None and connection.rank not in self._connections:
+                    hang_up(connection.socket)
+            # Another process may have ended meanwhile.
+            self._waits.poll(0.0)
+            time.sleep(0.05)
+        raise RankLostError(
+            f"rank {self.rank} waited {self.deadline:g} s for rank {rank} at {host} {self.activity} and gave "
+            f"up: {trouble}; start all processes, and let the ports through"
+        )
+
+    def _add(self, connection: Connection) -> None:
+        self._connections[connection.rank] = connection
+        self._waits.add(connection)
+
+    # ------------------------------------------------------------------ up and down the tree
+
+    def allgather(self, item: Any) -> list[Any]:
+        # The items of the processes below come first, then all go up as one message and down as one.
+        parts = {self.rank: pack(item)}
+        for child in self._children:
+            parts |= self._items(child)
+        for parent in self._parent:
+            self._send(parent, Kind.ITEMS, _join(parts))
+            parts = self._items(parent)
+        everything = _join(parts) if self._children else b""
+        for child in self._children:
+            self._send(child, Kind.ITEMS, everything)
+        return [unpack(parts[rank]) for rank in range(self.size)]
+
+    def allreduce(self, values: np.ndarray, placement: Placement) -> np.ndarray:
+        """Return the sum over all nodes; no process holds the vectors of all of them.
+
+        Every process sends the vectors of the nodes below it in the order of the nodes, so that its parent
+        merges two such streams and its own vectors, and the root adds what arrives.
+        """
+        values = np.ascontiguousarray(values, dtype=np.float64)
+        width = values.shape[1]
+        at_once = max(1, _NUMBERS_AT_ONCE // width)
+        # Whence the vector of each node comes: a child, this process, or −1 if it does not pass here.
+        source = self._source[placement.rank_of_node]
+        waiting = {rank: np.empty((0, width)) for rank in self._children} | {self.rank: values}
+        total = np.zeros(width)
+        for rank, start, stop in runs(source[source >= 0]):
+            count = stop - start
+            while count > 0:
+                if len(waiting[rank]) == 0:
+                    waiting[rank] = self._receive(rank, lambda one: one.take_numbers(Kind.ROWS, (-1, width)))
+                taken = min(count, at_once, len(waiting[rank]))
+                rows, waiting[rank] = waiting[rank][:taken], waiting[rank][taken:]
+                if self._parent:
+                    self._send(self._parent[0], Kind.ROWS, rows)
+                else:
+                    total = sum_in_order(rows, total)
+                count -= taken
+        for parent in self._parent:
+            total = self._receive(parent, lambda one: one.take_numbers(Kind.SUM, (width,)))
+        for child in self._children:
+            self._send(child, Kind.SUM, total)
+        return total
+
+    def _items(self, rank: int) -> dict[int, bytes]:
+        """Wait for the items that a process passes on, and return them by process."""
+        expected = range(self.size) if rank < self.rank else np.flatnonzero(self._source == rank)
+
+        def take(connection: Connection) -> dict[int, bytes]:
+            parts = _split(connection.take(Kind.ITEMS).tobytes())
+            if sorted(parts) != list(expected):
+                raise FrameError("items of other ranks than it passes on")
+            return parts
+
+        return self._receive(rank, take)
+
+    def _send(self, rank: int, kind: Kind, payload: Any) -> None:
+        connection = self._connections[rank]
+        connection.send(kind, payload)
+        if connection.unsent:
+            self._waits.until(
+                lambda: self._waits.all_sent([connection]), lambda: [rank], self.activity, listen=True
+            )
+
+    def _receive(self, rank: int, take: Callable[[Connection], T]) -> T:
+        """Wait for a frame of a process, and return what ``take`` makes of it."""
+        connection = self._connections[rank]
+
+        def arrived() -> bool:
+            self._waits.poll(0.0)
+            return bool(connection.inbox)
+
+        if not connection.inbox:
+            self._waits.until(arrived, lambda: [rank], self.activity, listen=True)
+        return self._waits.checked(connection, take)
+
+    # ------------------------------------------------------------------ between neighbours
+
+    def sendrecv(self, outgoing: Parcels, incoming: Parcels) -> None:
+        self.meet([rank for rank, _ in (*outgoing, *incoming)])
+        for rank, array in outgoing:
+            self._connections[rank].send(Kind.PARCEL, np.ascontiguousarray(array))
+        left, sent = list(incoming), [self._connections[rank] for rank, _ in outgoing]
+
+        def done() -> bool:
+            self._waits.poll(0.0)
+            left[:] = [(rank, array) for rank, array in left if not self._fill(rank, array)]
+            return not left and self._waits.all_sent(sent)
+
+        self._waits.until(done, lambda: [rank for rank, _ in left or (*incoming, *outgoing)], self.activity)
+
+    def _fill(self, rank: int, array: np.ndarray) -> bool:
+        """Fill an array with the parcel of a process, if it has arrived."""
+        connection = self._connections[rank]
+        if not connection.inbox:
+            return False
+        array[...] = self._waits.checked(connection, lambda one: one.take_numbers(Kind.PARCEL, array.shape))
+        return True
+
+    def links(self, placement: Placement, message_length: int) -> Links:
+        return TcpLinks(self.rank, placement, message_length, self._waits, self.meet)
+
+    def busy(self) -> AbstractContextManager[None]:
+        return self._waits.beating(())
+
+
+def _sources(rank: int, size: int) -> np.ndarray:
+    """Return through which child of a process the messages of each process come: itself for its own, or −1.
+
+    >>> _sources(1, 8)
+    array([-1,  1, -1,  3,  4, -1, -1,  3])
+    """
+    found = np.full(size, -1)
+    found[rank] = rank
+    for other in range(rank + 1, size):
+        parent = (other - 1) // 2
+        found[other] = other if parent == rank else found[parent]
+    return found
+
+
+def _join(parts: Mapping[int, bytes]) -> bytes:
+    """Return the items of some processes as one message.
+
+    >>> _split(_join({0: b"a", 2: b"bc"}))
+    {0: b'a', 2: b'bc'}
+    """
+    head = json.dumps([[rank, len(part)] for rank, part in parts.items()]).encode()
+    return b"\n".join([head, b"".join(parts.values())])
+
+
+def _split(message: bytes) -> dict[int, bytes]:
+    """Return the items in a message by process."""
+    head, _, body = message.partition(b"\n")
+    parts, first = {}, 0
+    try:
+        for rank, length in json.loads(head):
+            parts[int(rank)] = body[first : first + length]
+            first += length
+    except (ValueError, TypeError, RecursionError):
+        raise FrameError("items that cannot be read") from None
+    return parts

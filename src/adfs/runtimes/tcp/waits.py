@@ -1,0 +1,136 @@
+"""Waits for messages on sockets: the system wakes a process when something has come."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from adfs.runtimes.tcp.frames import Connection, FrameError
+from adfs.runtimes.waiting import RankLostError, Waits
+
+if TYPE_CHECKING:
+    from adfs.runtimes.tcp.peers import TcpPeers
+
+T = TypeVar("T")
+
+
+class SocketWaits(Waits):
+    """The waits for messages on sockets, which the system interrupts when something has come."""
+
+    # A rest ends as soon as something has come: more checks would only take the core from others.
+    checks = 1
+
+    def __init__(self, peers: TcpPeers, deadline: float) -> None:
+        super().__init__(peers, deadline)
+        self._peers = peers
+        self._poll = select.poll()
+        self._by_number: dict[int, Connection] = {}
+        self._asked: dict[int, int] = {}
+        self._busy = 0
+        self._silent: Sequence[int] = ()
+
+    def add(self, connection: Connection) -> None:
+        """Watch the socket of a connection."""
+        number = connection.socket.fileno()
+        self._by_number[number], self._asked[number] = connection, select.POLLIN
+        self._poll.register(number, select.POLLIN)
+
+    def forget(self) -> None:
+        """Watch no socket any more."""
+        for number in self._by_number:
+            self._poll.unregister(number)
+        self._by_number.clear()
+
+    def poll(self, seconds: float, *, ending: bool = False) -> bool:
+        """Send and receive what is possible, waiting so long for the first of it.
+
+        Unless this process is ``ending`` itself, raise if another one has ended or said something wrong.
+        """
+        for number, one in self._by_number.items():
+            asked = (0 if one.full or one.ended else select.POLLIN) | (select.POLLOUT if one.unsent else 0)
+            if asked != self._asked[number]:
+                self._poll.modify(number, asked)
+                self._asked[number] = asked
+        for number, event in self._poll.poll(1000.0 * seconds):
+            connection = self._by_number[number]
+            if event & select.POLLOUT:
+                connection.flush()
+            try:
+                if event & ~select.POLLOUT and not connection.ended:
+                    connection.receive()
+            except FrameError as error:
+                if not ending:
+                    raise self._wrong(connection, error) from None
+                connection.ended = True
+            if connection.ended:
+                self._poll.unregister(number)
+                del self._by_number[number]
+            if not ending and (connection.ended or connection.lost is not None):
+                self._raise_lost(connection)
+        return True
+
+    def _raise_lost(self, connection: Connection) -> None:
+        peers, rank = self._peers, connection.rank
+        if connection.lost is not None:
+            raise RankLostError(connection.lost.decode(errors="replace"))
+        raise RankLostError(
+            f"rank {peers.rank} lost rank {rank} {peers.activity}: its process has ended; see what happened "
+            "there, and resume from the last checkpoint if there is one"
+        )
+
+    def _wrong(self, connection: Connection, error: FrameError) -> RankLostError:
+        return RankLostError(
+            f"rank {connection.rank} sent rank {self._peers.rank} {error} ({self._peers.activity}); start "
+            "the processes again"
+        )
+
+    def checked(self, connection: Connection, take: Callable[[Connection], T]) -> T:
+        """Return what ``take`` makes of the frame that has arrived first."""
+        try:
+            return take(connection)
+        except FrameError as error:
+            raise self._wrong(connection, error) from None
+
+    def all_sent(self, connections: Sequence[Connection]) -> bool:
+        """Send and receive what is possible; return whether everything has left."""
+        if any(one.unsent for one in connections):
+            self.poll(0.0)
+        return not any(one.unsent for one in connections)
+
+    # ------------------------------------------------------------------ signs of life, and pauses
+
+    def rest(self, elapsed: float) -> float:
+        asked = min(0.1, self.deadline / 8.0)
+        self.poll(asked)
+        return asked
+
+    def listen(self) -> Mapping[int, float]:
+        return {rank: one.heard for rank, one in self._peers._connections.items()}
+
+    def signs_while_waiting(self, ranks: Sequence[int]) -> AbstractContextManager[None]:
+        # Those for whom this process waits get none: two that wait for each other must not do so for ever.
+        return self.beating(ranks)
+
+    @contextmanager
+    def beating(self, silent: Sequence[int]) -> Iterator[None]:
+        """Send signs of life, but not to some, until the block ends."""
+        before, self._silent = self._silent, silent
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+            self._silent = before
+
+    def beat(self) -> None:
+        """Send a sign of life, in the thread that does so, if this process is busy."""
+        if self._busy:
+            for rank, connection in list(self._peers._connections.items()):
+                if rank not in self._silent:
+                    connection.sign()
+
+    def hint(self, lost: Sequence[int]) -> str:
+        turned_away = self._peers._door.turned_away
+        return f" ({turned_away})" if turned_away else ""
