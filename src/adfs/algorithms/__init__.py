@@ -20,6 +20,7 @@ from adfs.algorithms.lbfgs import Lbfgs
 from adfs.algorithms.method_kernels import EventKernels, RoundKernels, register_kernels
 from adfs.algorithms.newton import Newton
 from adfs.algorithms.ns_adfs import NsAdfs
+from adfs.algorithms.opapc import Opapc
 from adfs.algorithms.qning import Qning
 from adfs.algorithms.round_process import RoundProcess
 from adfs.algorithms.saga import Dsba, PointSaga
@@ -27,7 +28,7 @@ from adfs.algorithms.saga import Dsba, PointSaga
 # The order decides the colours of methods in figures: a new one comes last.
 for _method in (
     *(Adfs(), Apcg(), AdfsBlock(), Esdacd(), Agd(), DistributedAgd(), Extra(), InteriorPoint()),
-    *(Lbfgs(), Msda(), Newton(), NsAdfs(), Qning(), PointSaga(), Dsba()),
+    *(Lbfgs(), Msda(), Newton(), NsAdfs(), Qning(), PointSaga(), Dsba(), Opapc()),
 ):
     register_method(_method)
 
