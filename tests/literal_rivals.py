@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from adfs.algorithms.opapc import OpapcParameters
+from adfs.algorithms.sonata import SonataParameters
 from adfs.network import ChebyshevCoefficients, Network
 from adfs.problem import Problem
 from adfs.problem.evaluation import loss_derivatives
 from adfs.problem.samples import labels_of
-from literal_methods import chebyshev_gossip
+from literal_methods import chebyshev_gossip, literal_dual_gradient
 
 
 def node_gradient(problem: Problem, node: int, theta: np.ndarray) -> np.ndarray:
@@ -25,9 +28,10 @@ def node_gradients(problem: Problem, x: np.ndarray) -> np.ndarray:
     return np.array([node_gradient(problem, i, theta) for i, theta in enumerate(x)])
 
 
-def mean_by_gossip(network: Network, values: np.ndarray) -> np.ndarray:
+def mean_by_gossip(network: Network, values: np.ndarray, rounds: int) -> np.ndarray:
     """Return the values less what the accelerated gossip of MSDA takes from them."""
     coefficients = ChebyshevCoefficients.from_spectrum(network.gamma, network.laplacian_max)
+    coefficients = dataclasses.replace(coefficients, rounds=rounds)
     return values - chebyshev_gossip(network.laplacian().toarray(), values, coefficients)
 
 
@@ -40,8 +44,30 @@ def literal_opapc(problem: Problem, network: Network, parameters: OpapcParameter
         x_g = tau * x + (1 - tau) * x_f
         pull = node_gradients(problem, x_g) - mu * x_g
         half = (x - eta * (pull + z)) / (1 + eta * mu)
-        z = z + theta * (half - mean_by_gossip(network, half))
+        z = z + theta * (half - mean_by_gossip(network, half, parameters.rounds))
         following = (x - eta * (pull + z)) / (1 + eta * mu)
         x_f = x_g + 2 * tau / (2 - tau) * (following - x)
         x = following
+    return x
+
+
+def literal_sonata(
+    problem: Problem, network: Network, parameters: SonataParameters, rounds: int
+) -> np.ndarray:
+    """Return every node's x after some rounds, (n, d), with y itself and one loop in the other."""
+    beta, added, n = parameters.similarity, parameters.added, problem.n_nodes
+    local = Problem.from_shards(problem.shards, problem.loss, problem.sigma + beta + added)
+    x = z = last = np.zeros((n, problem.n_features))
+    y = slope = node_gradients(problem, x)
+    for t in range(1, rounds + 1):
+        points = slope - y + beta * x + added * z
+        v = np.array([literal_dual_gradient(local, i, points[i]) for i in range(n)])
+        x = mean_by_gossip(network, v, parameters.rounds)
+        before, slope = slope, node_gradients(problem, x) + added * (x - z)
+        y = mean_by_gossip(network, y + slope - before, parameters.rounds)
+        if added > 0 and t % parameters.inner == 0:
+            following = x + parameters.momentum * (x - last)
+            # The objective of the next rounds has another z, and so have its gradients.
+            slope, y = slope + added * (z - following), y + added * (z - following)
+            z, last = following, x
     return x

@@ -8,9 +8,10 @@ import pytest
 import adfs
 from adfs.algorithms import METHODS
 from baseline_cases import TARGET, decay, drive, make_case, run_in_blocks, setting_of, slope, start
-from literal_rivals import literal_opapc
+from literal_rivals import literal_opapc, literal_sonata
 
-RIVALS = ["opapc"]
+RIVALS = ["opapc", "sonata"]
+INEXACT = 1e-8  # dual gradients are solved to a part of the distance moved
 
 
 def close(found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-12) -> None:
@@ -26,6 +27,43 @@ def test_opapc_is_its_literal_twin(loss, graph):
     assert (process.parameters.rounds == 1) == (graph is not None)
     close(drive(process, 40).primal(), literal_opapc(problem, network, process.parameters, 40))
     assert process.work.messages == 40 * process.parameters.rounds * 2 * network.n_edges
+
+
+@pytest.mark.parametrize("choice", ["theory", "accelerated"])
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_sonata_is_its_literal_twin(loss, choice):
+    problem, network = make_case(loss=loss)
+    process = start("sonata", problem, network, choice=choice)
+    p = process.parameters
+    assert (p.inner > 1) == (choice == "accelerated")
+    close(drive(process, 25).primal(), literal_sonata(problem, network, p, 25), INEXACT)
+    assert process.work.messages == 25 * 2 * p.rounds * 2 * network.n_edges
+    assert process.work.computations == 50 * problem.n_samples
+
+
+def test_accelerated_sonata_has_its_rate():
+    problem, network = make_case(3, loss="squared")
+    positions, errors, rho = decay("sonata", problem, network, 0, choice="accelerated")
+    assert errors[-1] <= TARGET
+    assert slope(positions, errors) >= -np.log1p(-rho)
+
+
+def test_sonata_measures_how_alike_the_nodes_are():
+    problem, network = make_case(loss="squared")
+    run = adfs.simulate("sonata", problem, network, max_passes=2)
+    own = [s.X.T @ (s.weights[:, None] * s.X) for s in problem.shards]
+    own = np.array(own) + problem.sigma[:, None, None] * np.eye(problem.n_features)
+    exact = max(np.abs(np.linalg.eigvalsh(each - own.mean(axis=0))).max() for each in own)
+    assert exact <= run.parameters.similarity <= exact * problem.n_nodes ** (1 / 32) * (1 + 1e-12)
+    assert adfs.simulate("sonata", problem, network, max_passes=2, similarity=3).parameters.similarity == 3.0
+    with pytest.raises(adfs.InputError, match="similarity must be finite and at least 0"):
+        adfs.simulate("sonata", problem, network, similarity=-1.0)
+    # With the same shard at every node the mean of the local solutions is the solution.
+    shard = problem.shards[1]
+    alike = adfs.Problem.from_shards([shard] * 4, "squared", np.full(4, 0.5))
+    run = adfs.simulate("sonata", alike, "complete:4", tol=1e-10)
+    assert run.parameters.similarity <= 1e-12 * exact
+    assert run.columns["position"][-1] <= 2.0
 
 
 @pytest.mark.parametrize("graph", ["path:8", "complete:6"])

@@ -24,11 +24,12 @@ from adfs.algorithms.opapc import Opapc
 from adfs.algorithms.qning import Qning
 from adfs.algorithms.round_process import RoundProcess
 from adfs.algorithms.saga import Dsba, PointSaga
+from adfs.algorithms.sonata import Sonata
 
 # The order decides the colours of methods in figures: a new one comes last.
 for _method in (
     *(Adfs(), Apcg(), AdfsBlock(), Esdacd(), Agd(), DistributedAgd(), Extra(), InteriorPoint()),
-    *(Lbfgs(), Msda(), Newton(), NsAdfs(), Qning(), PointSaga(), Dsba(), Opapc()),
+    *(Lbfgs(), Msda(), Newton(), NsAdfs(), Qning(), PointSaga(), Dsba(), Opapc(), Sonata()),
 ):
     register_method(_method)
 
