@@ -14,6 +14,7 @@ import numpy as np
 from adfs.algorithms.base import Method, Options, Setting, Source, without_tau
 from adfs.algorithms.costs import RoundEffort
 from adfs.algorithms.dual_gradient import dual_gradients, make_solver
+from adfs.algorithms.gradient_methods import curvature_products
 from adfs.algorithms.method_kernels import node_gradients
 from adfs.algorithms.opapc import chebyshev_coefficients, chebyshev_mean, summarize_gossip
 from adfs.algorithms.round_process import Gossip, RoundProcess
@@ -31,12 +32,12 @@ _POWER = 32  # of the norm that stands for a maximum over the nodes
 
 @dataclass(frozen=True, eq=False)
 class SonataParameters(ParameterRecord):
-    """SONATA: μ is the mean of σ_i, β bounds ‖∇²f_i − ∇²F/n‖, K Chebyshev rounds contract by 2c1^K/(1 + c1^{2K}).
+    """SONATA: μ is the mean of σ_i, β bounds ‖∇²f_i − ∇²F/n‖, and K Chebyshev rounds contract differences.
 
     The plain form has K = ⌊1/√γ⌋ and ``contraction`` ½ min(μ/(μ + 2β), 1 − the contraction of K rounds). The
     accelerated form adds (β − μ)/2‖θ − z‖² for T = ⌈log(β/μ)⌉ rounds and then moves z with the momentum of
-    √(μ/β). Its K is at least so large that K rounds contract to √(μ/β)/2, and its ``contraction`` is √(μ/β)/(2T).
-    With β ≤ μ both forms are the plain one.
+    √(μ/β). Its K is so large that K rounds contract to √(μ/β)/2 at least, and its ``contraction`` is
+    √(μ/β)/(2T). With β ≤ μ both forms are the plain one.
     """
 
     _title: ClassVar[str] = "Parameters of SONATA"
@@ -138,15 +139,15 @@ class Sonata(Method[SonataParameters]):
     """SONATA: it benefits when the shards are alike.
 
     Problem
-        min_θ Σ_i f_i(θ), each f_i smooth and strongly convex, with second derivatives that differ by β at most.
+        min_θ Σ_i f_i(θ), each f_i smooth and strongly convex, the second derivatives alike up to β.
     Algorithm
         v_i = argmin f_i + ⟨y_i − ∇f_i(x_i), ·⟩ + (β/2)‖· − x_i‖²; x⁺ = Pv; y⁺ = P(y + ∇f(x⁺) − ∇f(x)), P the
         mean by K Chebyshev rounds. ``parameters="accelerated"`` adds (β − μ)/2‖· − z_i‖² and moves z after
         every T rounds: z = x + ((1 − a)/(1 + a))(x − x of the last move), a = √(μ/β).
     Guarantee
-        With exact means F shrinks by 1 − μ/(μ + 2β) per round, because F/n is convex relative to f_i + (β/2)‖·‖².
-        The papers prove O((β/μ) log(1/ε)) rounds for the plain form and, up to logarithms, √(β/μ) log(1/ε) for the
-        accelerated one, if K is large enough, of order log(β/μ)/√γ.
+        With exact means F − F* shrinks by 1 − μ/(μ + 2β) per round, as F/n is strongly convex relative to
+        f_i + (β/2)‖·‖². The papers prove O((β/μ) log(1/ε)) rounds for the plain form and, up to logarithms,
+        √(β/μ) log(1/ε) for the accelerated one, if K is large enough, of order log(β/μ)/√γ.
         β is computed from the data with the loss's largest curvature at every sample, where all nodes
         together have at most 10⁷ second derivatives. That is exact for the squared loss and usual for others.
         The option ``similarity`` gives another β.
@@ -188,14 +189,13 @@ class Sonata(Method[SonataParameters]):
         n = float(total(np.ones((k, 1)))[0])
         if n * d * d > _MOST_NUMBERS:
             return parameters
-        own, curvature = np.empty((k, d, d)), problem.samples.loss.beta
-        for i, shard in enumerate(problem.shards):
-            scaled = shard.X * (curvature * shard.weights)[:, None]
-            gram = shard.X.T @ scaled
-            own[i] = (gram.toarray() if problem.sparse else gram) + problem.sigma[i] * np.eye(d)
+        samples, own, column = problem.samples, np.empty((k, d, d)), np.empty((k, d))
+        for j, unit in enumerate(np.eye(d)):
+            curvature_products(samples, samples.loss.beta, unit, column)
+            own[:, :, j] = column + problem.sigma[:, None] * unit
         mean = total(own.reshape(k, d * d)).reshape(d, d) / n
         sizes = np.array([[np.abs(np.linalg.eigvalsh(each - mean)).max()] for each in own])
-        # Nodes can only add: the norm of a high power is at least the largest, and at most n^(1/32) times that.
+        # Nodes can only add: this norm is at least the largest size, and at most n^(1/32) times that.
         scale = float(total(sizes)[0])
         largest = scale * float(total((sizes / scale) ** _POWER)[0]) ** (1.0 / _POWER) if scale > 0.0 else 0.0
         return parameters.with_similarity(min(largest, parameters.similarity))
