@@ -6,12 +6,14 @@ import dataclasses
 
 import numpy as np
 
+from adfs.algorithms.dvr import DvrParameters
 from adfs.algorithms.opapc import OpapcParameters
 from adfs.algorithms.sonata import SonataParameters
 from adfs.network import ChebyshevCoefficients, Network
 from adfs.problem import Problem
 from adfs.problem.evaluation import loss_derivatives
-from adfs.problem.samples import labels_of
+from adfs.problem.losses import derivative
+from adfs.problem.samples import label_at, labels_of
 from literal_methods import chebyshev_gossip, literal_dual_gradient
 
 
@@ -71,3 +73,41 @@ def literal_sonata(
             slope, y = slope + added * (z - following), y + added * (z - following)
             z, last = following, x
     return x
+
+
+def sample_gradient(problem: Problem, row: int, theta: np.ndarray) -> np.ndarray:
+    """Return the gradient of one sample's weighted loss, shape (d,)."""
+    x = problem.X[[row]].toarray()[0] if problem.sparse else problem.X[row]
+    slope = derivative(problem.loss, float(x @ theta), label_at(problem.labels, row))
+    return np.asarray(problem.weights[row] * slope * x)
+
+
+def literal_dvr(
+    problem: Problem, network: Network, parameters: DvrParameters, draws: list[np.ndarray | None]
+) -> np.ndarray:
+    """Return every node's θ after the rounds whose samples are ``draws`` (None: gossip), (n, d)."""
+    p, laplacian, active = parameters, network.laplacian().toarray(), problem.active
+    n, d = problem.n_nodes, problem.n_features
+    sigma = problem.sigma + p.added
+    ratio = 1 + problem.smoothness / sigma[problem.node_of_row]
+    sums = np.array([ratio[active & (problem.node_of_row == i)].sum() for i in range(n)])
+    z, omega, last = np.zeros((problem.n_samples, d)), np.zeros((n, d)), np.zeros((n, d))
+    theta = np.array([-node_gradient(problem, i, np.zeros(d)) / sigma[i] for i in range(n)])
+    for t, samples in enumerate(draws):
+        if p.inner and t and t % p.inner == 0:
+            following = theta + p.momentum * (theta - last)
+            last = theta
+            theta = theta + p.added / sigma[:, None] * (following - omega)
+            omega = following
+        if samples is None:
+            theta = theta - p.step / p.p_comm * (laplacian @ theta) / sigma[:, None]
+            continue
+        theta = theta.copy()
+        for i, row in enumerate(samples):
+            if row < 0:
+                continue
+            probability = (1 - p.p_comm) * ratio[row] / sums[i]
+            share = p.dual_weight * p.step / probability
+            before, z[row] = sample_gradient(problem, row, z[row]), (1 - share) * z[row] + share * theta[i]
+            theta[i] = theta[i] - (sample_gradient(problem, row, z[row]) - before) / sigma[i]
+    return theta

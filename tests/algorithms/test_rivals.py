@@ -8,9 +8,10 @@ import pytest
 import adfs
 from adfs.algorithms import METHODS
 from baseline_cases import TARGET, decay, drive, make_case, run_in_blocks, setting_of, slope, start
-from literal_rivals import literal_opapc, literal_sonata
+from literal_rivals import literal_dvr, literal_opapc, literal_sonata
+from schedule_twins import coin, round_samples
 
-RIVALS = ["opapc", "sonata"]
+RIVALS = ["opapc", "sonata", "dvr"]
 INEXACT = 1e-8  # dual gradients are solved to a part of the distance moved
 
 
@@ -64,6 +65,35 @@ def test_sonata_measures_how_alike_the_nodes_are():
     run = adfs.simulate("sonata", alike, "complete:4", tol=1e-10)
     assert run.parameters.similarity <= 1e-12 * exact
     assert run.columns["position"][-1] <= 2.0
+
+
+def draws_of(process, rounds: int) -> list:
+    """The samples of each round, None for gossip."""
+    window = process.parts.window
+    return [None if coin(window, t) < window.p_gossip else round_samples(window, t) for t in range(rounds)]
+
+
+@pytest.mark.parametrize("choice", ["theory", "paper", "catalyst"])
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_dvr_is_its_literal_twin(loss, choice):
+    problem, network = make_case(5, n=4, m=6, loss=loss)
+    process = start("dvr", problem, network, choice=choice)
+    draws = draws_of(process, 150)
+    assert 0 < sum(samples is None for samples in draws) < 150
+    close(drive(process, 150).primal(), literal_dvr(problem, network, process.parameters, draws))
+    sampled = [row for samples in draws if samples is not None for row in samples if row >= 0]
+    assert process.work.computations == problem.n_samples + len(sampled)
+
+
+@pytest.mark.parametrize("choice", ["paper", "catalyst"])
+def test_dvr_has_its_rate_with_the_paper_s_constants_and_with_catalyst(choice):
+    problem, network = make_case(11)
+    rates = []
+    for seed in range(3):
+        positions, errors, rho = decay("dvr", problem, network, seed, choice=choice)
+        assert errors[-1] <= TARGET
+        rates.append(slope(positions, errors))
+    assert np.mean(rates) >= -np.log1p(-rho)
 
 
 @pytest.mark.parametrize("graph", ["path:8", "complete:6"])

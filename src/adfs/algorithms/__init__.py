@@ -14,6 +14,7 @@ from adfs.algorithms.base import (
 )
 from adfs.algorithms.costs import EventEffort, RoundEffort
 from adfs.algorithms.dual_methods import Esdacd, Msda
+from adfs.algorithms.dvr import Dvr
 from adfs.algorithms.gradient_methods import Agd, DistributedAgd, Extra
 from adfs.algorithms.interior_point import InteriorPoint
 from adfs.algorithms.lbfgs import Lbfgs
@@ -29,7 +30,8 @@ from adfs.algorithms.sonata import Sonata
 # The order decides the colours of methods in figures: a new one comes last.
 for _method in (
     *(Adfs(), Apcg(), AdfsBlock(), Esdacd(), Agd(), DistributedAgd(), Extra(), InteriorPoint()),
-    *(Lbfgs(), Msda(), Newton(), NsAdfs(), Qning(), PointSaga(), Dsba(), Opapc(), Sonata()),
+    *(Lbfgs(), Msda(), Newton(), NsAdfs(), Qning(), PointSaga(), Dsba()),
+    *(Opapc(), Sonata(), Dvr()),
 ):
     register_method(_method)
 
