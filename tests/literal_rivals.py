@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from adfs.algorithms.dvr import DvrParameters
+from adfs.algorithms.gt_saga import GtSagaParameters
 from adfs.algorithms.opapc import OpapcParameters
 from adfs.algorithms.sonata import SonataParameters
 from adfs.network import ChebyshevCoefficients, Network
@@ -111,3 +112,27 @@ def literal_dvr(
             before, z[row] = sample_gradient(problem, row, z[row]), (1 - share) * z[row] + share * theta[i]
             theta[i] = theta[i] - (sample_gradient(problem, row, z[row]) - before) / sigma[i]
     return theta
+
+
+def literal_gt_saga(
+    problem: Problem, network: Network, parameters: GtSagaParameters, draws: list[np.ndarray]
+) -> np.ndarray:
+    """Return every node's x after the rounds whose samples are ``draws``, (n, d)."""
+    n, d = problem.n_nodes, problem.n_features
+    mixing = np.eye(n) - 2 / (network.algebraic_connectivity + network.laplacian_max) * (
+        network.laplacian().toarray()
+    )
+    x = y = g = np.zeros((n, d))
+    table = np.zeros((problem.n_samples, d))
+    for samples in draws:
+        x = mixing @ x - parameters.step * y
+        estimate = problem.sigma[:, None] * x
+        for i, row in enumerate(samples):
+            own = problem.node_of_row == i
+            estimate[i] += table[own].sum(axis=0)
+            if row >= 0:
+                found = sample_gradient(problem, row, x[i])
+                estimate[i] += (own & problem.active).sum() * (found - table[row])
+                table[row] = found
+        y, g = mixing @ y + estimate - g, estimate
+    return x

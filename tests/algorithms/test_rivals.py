@@ -8,10 +8,10 @@ import pytest
 import adfs
 from adfs.algorithms import METHODS
 from baseline_cases import TARGET, decay, drive, make_case, run_in_blocks, setting_of, slope, start
-from literal_rivals import literal_dvr, literal_opapc, literal_sonata
+from literal_rivals import literal_dvr, literal_gt_saga, literal_opapc, literal_sonata
 from schedule_twins import coin, round_samples
 
-RIVALS = ["opapc", "sonata", "dvr"]
+RIVALS = ["opapc", "sonata", "dvr", "gt-saga"]
 INEXACT = 1e-8  # dual gradients are solved to a part of the distance moved
 
 
@@ -94,6 +94,17 @@ def test_dvr_has_its_rate_with_the_paper_s_constants_and_with_catalyst(choice):
         assert errors[-1] <= TARGET
         rates.append(slope(positions, errors))
     assert np.mean(rates) >= -np.log1p(-rho)
+
+
+@pytest.mark.parametrize("choice", ["practical", "theory"])
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_gt_saga_is_its_literal_twin(loss, choice):
+    problem, network = make_case(5, n=4, m=6, loss=loss)
+    process = start("gt-saga", problem, network, choice=choice)
+    draws = draws_of(process, 150)
+    close(drive(process, 150).primal(), literal_gt_saga(problem, network, process.parameters, draws))
+    # A message has x and y.
+    assert process.work.numbers == process.work.messages * 2 * problem.n_features
 
 
 @pytest.mark.parametrize("graph", ["path:8", "complete:6"])

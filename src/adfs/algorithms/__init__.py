@@ -16,6 +16,7 @@ from adfs.algorithms.costs import EventEffort, RoundEffort
 from adfs.algorithms.dual_methods import Esdacd, Msda
 from adfs.algorithms.dvr import Dvr
 from adfs.algorithms.gradient_methods import Agd, DistributedAgd, Extra
+from adfs.algorithms.gt_saga import GtSaga
 from adfs.algorithms.interior_point import InteriorPoint
 from adfs.algorithms.lbfgs import Lbfgs
 from adfs.algorithms.method_kernels import EventKernels, RoundKernels, register_kernels
@@ -31,7 +32,7 @@ from adfs.algorithms.sonata import Sonata
 for _method in (
     *(Adfs(), Apcg(), AdfsBlock(), Esdacd(), Agd(), DistributedAgd(), Extra(), InteriorPoint()),
     *(Lbfgs(), Msda(), Newton(), NsAdfs(), Qning(), PointSaga(), Dsba()),
-    *(Opapc(), Sonata(), Dvr()),
+    *(Opapc(), Sonata(), Dvr(), GtSaga()),
 ):
     register_method(_method)
 
