@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import scipy.linalg
 
+from adfs.algorithms.dadao import DadaoParameters
 from adfs.algorithms.dvr import DvrParameters
 from adfs.algorithms.gt_saga import GtSagaParameters
 from adfs.algorithms.opapc import OpapcParameters
@@ -136,3 +138,43 @@ def literal_gt_saga(
                 table[row] = found
         y, g = mixing @ y + estimate - g, estimate
     return x
+
+
+def literal_dadao(
+    problem: Problem, network: Network, parameters: DadaoParameters, events: list[tuple[float, int]]
+) -> np.ndarray:
+    """Return every node's x at the time of the last event, (n, d), with the paper's variables and ODE."""
+    n, large, nu, rate = problem.n_nodes, parameters.smoothness, parameters.curvature, parameters.event_rate
+    root = np.sqrt(nu / large)
+    eta, alpha, alpha_tilde, theta = root / 8, root / 4, root / 8, 1 / (2 * root)
+    gamma, gamma_tilde, delta, delta_tilde = 1 / (4 * large), 1 / (4 * np.sqrt(large * nu)), root / 4, 1.0
+    beta, beta_tilde = 0.5, 2 * parameters.inverse_gap / root
+    # Rows: the derivatives of x, x̃, y, ỹ, z and z̃.
+    flow = np.array(
+        [
+            [-eta, eta, 0, 0, 0, 0],
+            [eta, -eta, 0, 0, 0, 0],
+            [0, 0, -alpha, alpha, 0, 0],
+            [0, -theta * nu, -theta, 0, -theta, 0],
+            [0, 0, 0, 0, -alpha, alpha],
+            [0, 0, 0, 0, alpha_tilde, -alpha_tilde],
+        ]
+    )
+    state, now = np.zeros((n, 6, problem.n_features)), 0.0
+    for time, actor in events:
+        # All nodes follow the flow; one unit of time has ``rate`` events.
+        state = scipy.linalg.expm(flow * (time - now) / rate) @ state
+        now = time
+        if actor < n:
+            x, y_tilde = state[actor, 0], state[actor, 3]
+            pull = node_gradient(problem, actor, x) - nu * x - y_tilde
+            state[actor, 0] = x - gamma * pull
+            state[actor, 1] -= gamma_tilde * pull
+            state[actor, 3] = y_tilde + (delta + delta_tilde) * pull
+        else:
+            i, j = network.edges[actor - n]
+            half = 0.5 * (state[i, 2] + state[i, 4] - state[j, 2] - state[j, 4])
+            for node, sign in ((i, 1.0), (j, -1.0)):
+                state[node, 4] -= sign * beta * half
+                state[node, 5] -= sign * beta_tilde * half
+    return state[:, 0]

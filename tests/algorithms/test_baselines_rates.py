@@ -21,7 +21,7 @@ from baseline_cases import TARGET, decay, make_case, setting_of, slope, start
 # ns-adfs is for losses that are not smooth: its rate is 1/t², and 1e-10 is out of its reach. Newton's method
 # and interior points are there before a rate can be told.
 LINEAR = sorted(name for name in METHODS if name not in ("ns-adfs", "interior-point", "newton", "qning"))
-RANDOM = {"adfs", "adfs-block", "apcg", "dsba", "dvr", "esdacd", "gt-saga", "point-saga"}
+RANDOM = {"adfs", "adfs-block", "apcg", "dadao", "dsba", "dvr", "esdacd", "gt-saga", "point-saga"}
 
 
 @pytest.mark.parametrize("name", LINEAR)

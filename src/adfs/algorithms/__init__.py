@@ -13,6 +13,7 @@ from adfs.algorithms.base import (
     register_method,
 )
 from adfs.algorithms.costs import EventEffort, RoundEffort
+from adfs.algorithms.dadao import Dadao
 from adfs.algorithms.dual_methods import Esdacd, Msda
 from adfs.algorithms.dvr import Dvr
 from adfs.algorithms.gradient_methods import Agd, DistributedAgd, Extra
@@ -32,7 +33,7 @@ from adfs.algorithms.sonata import Sonata
 for _method in (
     *(Adfs(), Apcg(), AdfsBlock(), Esdacd(), Agd(), DistributedAgd(), Extra(), InteriorPoint()),
     *(Lbfgs(), Msda(), Newton(), NsAdfs(), Qning(), PointSaga(), Dsba()),
-    *(Opapc(), Sonata(), Dvr(), GtSaga()),
+    *(Opapc(), Sonata(), Dvr(), GtSaga(), Dadao()),
 ):
     register_method(_method)
 
