@@ -143,7 +143,8 @@ class GtSagaProcess(RoundProcess):
         k, d = self.message_shape
         self.message_shape = (k, 2 * d)
         self.parameters = setting.parameters
-        self.state = GtSagaState(*(np.zeros((k, d)) for _ in range(4)), np.zeros(problem.n_samples))
+        x, tracker, estimate, total = np.zeros((4, k, d))
+        self.state = GtSagaState(x, tracker, estimate, total, np.zeros(problem.n_samples))
         sizes = np.bincount(problem.node_of_row[problem.active], minlength=k).astype(np.float64)
         weights = problem.active.astype(np.float64)
         tables = AliasTables.build(weights, problem.node_starts, node_ids=setting.block)
