@@ -98,6 +98,24 @@ def test_dvr_has_its_rate_with_the_paper_s_constants_and_with_catalyst(choice):
     assert np.mean(rates) >= -np.log1p(-rho)
 
 
+def test_dvr_needs_fewer_gradients_than_extra_and_catalyst_fewer_messages():
+    """Figure 1(a) of the paper of DVR: κ_s is about 10 m, and κ_b is far above κ_s/m."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((900, 10)) * np.geomspace(1.0, 0.02, 10)
+    y = np.sign(X @ np.linspace(1.0, 10.0, 10) + rng.standard_normal(900))
+    problem = adfs.Problem(X, y, sigma=0.04, n_nodes=9)
+    network = adfs.Network("erdos-renyi:9,0.5", seed=1)
+    passes, messages = [], []
+    for choice in ("theory", "catalyst"):
+        run = adfs.simulate("dvr", problem, network, parameters=choice, tol=1e-6, max_passes=500)
+        assert run.gap <= 1e-6
+        passes.append(run.columns["passes"][-1])
+        messages.append(run.columns["messages"][-1])
+    assert adfs.simulate("extra", problem, network, tol=1e-6, max_passes=2 * passes[0]).gap > 1e-6
+    assert passes[1] <= 0.5 * passes[0]
+    assert messages[1] <= 0.5 * messages[0]
+
+
 @pytest.mark.parametrize("choice", ["practical", "theory"])
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
 def test_gt_saga_is_its_literal_twin(loss, choice):
@@ -123,6 +141,17 @@ def test_dadao_is_its_literal_twin(loss, schedule):
     close(process.primal(), literal_dadao(problem, network, setting.parameters, events))
     computed = [actor for _, actor in events if actor < 4]
     assert process.work.computations == np.diff(problem.node_starts)[computed].sum()
+
+
+def test_dadao_needs_as_many_gradients_on_a_path_as_on_a_complete_graph():
+    """Gradients and exchanges are decoupled: the network decides how often nodes exchange, not compute."""
+    problem, _ = make_case(7, n=8)
+    passes = []
+    for graph in ("path:8", "complete:8"):
+        run = adfs.simulate("dadao", problem, graph, schedule="poisson", tol=1e-8, max_passes=5000)
+        assert run.gap <= 1e-8
+        passes.append(run.columns["passes"][-1])
+    assert 0.7 <= passes[0] / passes[1] <= 1.4
 
 
 def test_dadao_needs_rows_at_every_node():
