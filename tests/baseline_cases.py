@@ -16,6 +16,8 @@ from adfs.runtimes.execution import ProcessTimes
 from literal_cases import random_case, random_network, random_problem
 
 __all__ = [
+    "TARGET",
+    "decay",
     "drive",
     "gossip_here",
     "loss_of",
@@ -23,8 +25,12 @@ __all__ = [
     "random_case",
     "run_in_blocks",
     "setting_of",
+    "slope",
     "start",
 ]
+
+TARGET = 1e-10
+FASTER_THAN_PROMISED = ("dsba", "sonata")
 
 
 def loss_of(name: str) -> str:
@@ -81,6 +87,32 @@ def gossip_here(process: RoundProcess) -> GossipProduct:
     n = process.gossip_matrix.shape[0]
     everything = Placement(np.zeros(n, dtype=np.int64), np.empty((0, 2), dtype=np.int64), 1)
     return GossipProduct(OneProcess(), process.gossip_matrix, everything, ProcessTimes())
+
+
+def decay(name: str, problem: adfs.Problem, network: adfs.Network, seed: int, **keywords: object):
+    """The relative suboptimality, mean over the nodes, at even steps until it is below the target."""
+    process = start(name, problem, network, seed=seed, **keywords)
+    whole = problem.merged() if METHODS[name].kind == "single" else problem
+    best, scale = whole.optimum().value, whole.value_at_zero - whole.optimum().value
+    # L-BFGS has no rate of its own: it is at least as fast as accelerated gradient descent.
+    with_rate = "dagd" if name == "lbfgs" else name
+    rho = setting_of(with_rate, problem, network, **keywords).parameters.contraction
+    # Some constants are far from tight: these methods need finer steps to be seen on their way.
+    stride = max(1, round(1.0 / rho) // (100 if name in FASTER_THAN_PROMISED else 4))
+    found = []
+    for k in range(1, 1000):
+        drive(process, float(k * stride))
+        found.append(float((whole.objective(process.primal()) - best).mean() / scale))
+        if found[-1] <= 0.1 * TARGET:
+            break
+    return stride * np.arange(1, len(found) + 1), np.array(found), rho
+
+
+def slope(positions: np.ndarray, errors: np.ndarray) -> float:
+    """−d log(error)/d(position), from 1e-2 down."""
+    inside = (errors < 1e-2) & (errors > 0.0)
+    assert inside.sum() >= 3
+    return float(-np.polyfit(positions[inside], np.log(errors[inside]), 1)[0])
 
 
 class _SharedGossip:

@@ -16,39 +16,12 @@ from adfs.theory import (
     MsdaParameters,
     PointSagaParameters,
 )
-from baseline_cases import drive, make_case, setting_of, start
+from baseline_cases import TARGET, decay, make_case, setting_of, slope, start
 
-TARGET = 1e-10
 # ns-adfs is for losses that are not smooth: its rate is 1/t², and 1e-10 is out of its reach. Newton's method
 # and interior points are there before a rate can be told.
 LINEAR = sorted(name for name in METHODS if name not in ("ns-adfs", "interior-point", "newton", "qning"))
-RANDOM = {"adfs", "adfs-block", "apcg", "dsba", "esdacd", "point-saga"}
-
-
-def decay(name: str, problem: adfs.Problem, network: adfs.Network, seed: int, **keywords: object):
-    """The relative suboptimality, mean over the nodes, at even steps until it is below the target."""
-    process = start(name, problem, network, seed=seed, **keywords)
-    whole = problem.merged() if METHODS[name].kind == "single" else problem
-    best, scale = whole.optimum().value, whole.value_at_zero - whole.optimum().value
-    # L-BFGS has no rate of its own: it is at least as fast as accelerated gradient descent.
-    with_rate = "dagd" if name == "lbfgs" else name
-    rho = setting_of(with_rate, problem, network, **keywords).parameters.contraction
-    # DSBA's constants are far from tight: it needs finer steps to be seen on its way.
-    stride = max(1, round(1.0 / rho) // (100 if name == "dsba" else 4))
-    found = []
-    for k in range(1, 1000):
-        drive(process, float(k * stride))
-        found.append(float((whole.objective(process.primal()) - best).mean() / scale))
-        if found[-1] <= 0.1 * TARGET:
-            break
-    return stride * np.arange(1, len(found) + 1), np.array(found), rho
-
-
-def slope(positions: np.ndarray, errors: np.ndarray) -> float:
-    """−d log(error)/d(position), from 1e-2 down."""
-    inside = (errors < 1e-2) & (errors > 0.0)
-    assert inside.sum() >= 3
-    return float(-np.polyfit(positions[inside], np.log(errors[inside]), 1)[0])
+RANDOM = {"adfs", "adfs-block", "apcg", "dadao", "dsba", "dvr", "esdacd", "gt-saga", "point-saga"}
 
 
 @pytest.mark.parametrize("name", LINEAR)

@@ -30,7 +30,7 @@ def times_of(name, problem, network, delays, positions, *, seed=0, schedule="iid
     return retime(name, parameters, problem, network, delays, positions, seed=seed, schedule=schedule)
 
 
-def literal_walk(parameters, network, delays, stop, *, seed=0, blocking=False, schedule="iid"):
+def literal_walk(parameters, network, delays, stop, *, seed=0, blocking=False, schedule="iid", work=None):
     """Fixed delays, event by event in plain Python; every node's time."""
     walk = make_schedule(
         schedule,
@@ -46,7 +46,7 @@ def literal_walk(parameters, network, delays, stop, *, seed=0, blocking=False, s
     slow = {one.node: one for one in delays.stragglers}
     for actor in walk.actor:
         if actor < n:
-            cost = 1.0 / speed[actor]
+            cost = (1.0 if work is None else float(work[actor])) / speed[actor]
             one = slow.get(int(actor))
             if one is not None and (T[actor] / one.period) % 1.0 < one.share:
                 cost *= one.factor
@@ -76,6 +76,9 @@ def test_clock_of_two_nodes_with_fixed_delays_has_its_closed_form():
         "msda": k * (m + tau),
         "extra": k * (m + tau),
         "dsba": k * (1.0 + tau),
+        "gt-saga": k * (1.0 + tau),
+        "opapc": k * (m + tau),
+        "sonata": k * (2.0 * m + 2.0 * tau),
         "dagd": k * (m + 2.0 * tau),
         "lbfgs": k * (m + 2.0 * tau),
         "newton": k * ((0.5 * (3.0 + 1.0) + 1.0) * m + 2.0 * tau),
@@ -98,6 +101,16 @@ def test_clock_of_block_adfs_follows_its_coins():
     gossips = np.array([coin(process.parts.window, t) < parameters.p_comm for t in range(200)])
     found = retime("adfs-block", parameters, problem, network, Delays(tau=3.0, **FIXED), [200], seed=4)
     assert found.latest[0] == 3.0 * gossips.sum() + (~gossips).sum()
+
+
+def test_clock_of_dadao_counts_all_samples_of_a_gradient_and_that_of_dvr_its_first_pass():
+    problem, network = make_case()
+    sizes, delays = np.diff(problem.node_starts), Delays(tau=3.0, **FIXED)
+    parameters = METHODS["dadao"].parameters(problem, network)
+    walk = literal_walk(parameters, network, delays, 200, work=sizes)
+    found = retime("dadao", parameters, problem, network, delays, [200])
+    assert found.latest[0] == walk.max()
+    assert times_of("dvr", problem, network, delays, [0]).latest[0] == sizes.max()
 
 
 def test_clock_of_one_node_takes_the_sum_of_its_draws():

@@ -58,7 +58,7 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EventEffort:
-    """The work of an event, for the clock; a computation of the schedule takes one sample at its node.
+    """The work of an event, for the clock.
 
     Attributes
     ----------
@@ -66,10 +66,13 @@ class EventEffort:
         Samples that an end of a communication processes before it sends.
     at_start : int
         Samples that each node processes before the first event.
+    per_computation : ndarray of shape (n,), optional
+        Samples that a computation of each node processes; None: one.
     """
 
     before_exchange: np.ndarray
     at_start: int = 0
+    per_computation: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +92,8 @@ class RoundEffort:
     gossip_probability : float, optional
         With this probability a round has its exchanges alone, otherwise its samples alone; all nodes share
         the coin. None: every round has both.
+    at_start : ndarray of shape (n,), optional
+        Samples that each node processes before the first round.
     """
 
     samples: np.ndarray
@@ -96,6 +101,7 @@ class RoundEffort:
     hops: int = 0
     gossip_first: bool = False
     gossip_probability: float | None = None
+    at_start: np.ndarray | int = 0
 
 
 #: The cost of a method that nothing predicts on a problem.

@@ -77,7 +77,7 @@ class AgdProcess(RoundProcess):
 
 
 @kernel
-def _curvature_products(samples: Samples, beta: float, vector: np.ndarray, out: np.ndarray) -> None:
+def curvature_products(samples: Samples, beta: float, vector: np.ndarray, out: np.ndarray) -> None:
     """Write βX_iᵀW_iX_i·v for each node, ``out`` (k, d); row after row, the same bits in any block."""
     rows, node_starts = samples.rows, samples.node_starts
     for i in range(out.shape[0]):
@@ -123,7 +123,7 @@ class Agd(Method[AgdParameters]):
         samples, out = problem.samples, np.empty((problem.n_nodes, problem.n_features))
 
         def product(vector: np.ndarray) -> np.ndarray:
-            _curvature_products(samples, samples.loss.beta, vector, out)
+            curvature_products(samples, samples.loss.beta, vector, out)
             return total(out)
 
         # By products with the matrix alone, summed over the nodes: no process sees another's data.

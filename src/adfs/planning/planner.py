@@ -350,8 +350,8 @@ def plan(
     tol : float
         The certified relative duality gap to reach.
     methods : sequence of str, optional
-        By default all methods that can solve the problem; ``"msda"`` and ``"esdacd"`` are then predicted but
-        not recommended, because the clock counts each of their local solves as one pass.
+        By default all methods that can solve the problem; ``"msda"``, ``"esdacd"`` and ``"sonata"`` are then
+        predicted but not recommended, because the clock counts each of their local solves as one pass.
     law : str
         The law of the delays, ``"exponential"`` or ``"fixed"``.
     seconds_per_sample : float, optional

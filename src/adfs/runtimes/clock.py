@@ -69,15 +69,20 @@ def _exchange(pace: Pace, state: ClockState, edge: int, i: int, j: int, at_i: fl
 
 @kernel
 def _walk_events(
-    pace: Pace, state: ClockState, ends: np.ndarray, before: np.ndarray, actors: np.ndarray
+    pace: Pace,
+    state: ClockState,
+    ends: np.ndarray,
+    work: np.ndarray,
+    before: np.ndarray,
+    actors: np.ndarray,
 ) -> None:
-    """Go through events: ``before`` (n,) samples at each end of an exchange, ``ends`` (|E|, 2)."""
+    """Go through events: ``work`` (n,) samples per computation, ``before`` (n,) at an end of an exchange."""
     n = state.time.size
     for t in range(actors.size):
         actor = actors[t]
         # A computation concerns one node, an exchange the two ends of an edge.
         if actor < n:
-            state.time[actor] += computation_time(pace, state, actor, 1)
+            state.time[actor] += computation_time(pace, state, actor, work[actor])
         else:
             edge = actor - n
             i, j = ends[edge, 0], ends[edge, 1]
@@ -222,8 +227,7 @@ class Clock:
         self._ends = network.edges.astype(np.int64)
         self._sent = np.empty(network.n_nodes)
         self.begin_stage(parameters, sizes)
-        if isinstance(self._effort, EventEffort):
-            _all_compute(self._pace, self._state, np.full(network.n_nodes, self._effort.at_start))
+        _all_compute(self._pace, self._state, np.full(network.n_nodes, self._effort.at_start, dtype=np.int64))
 
     def begin_stage(self, parameters: Any, sizes: NodeSizes) -> None:
         """Go on in the next stage of a run, with its own parameters and its own draws."""
@@ -275,9 +279,10 @@ class Clock:
         # Events are drawn again from the seed; rounds follow from their numbers.
         if isinstance(effort, EventEffort):
             assert self.schedule is not None
-            before = np.ascontiguousarray(effort.before_exchange, dtype=np.int64)
+            each = np.ones(self._samples.size) if effort.per_computation is None else effort.per_computation
+            work, before = each.astype(np.int64), np.asarray(effort.before_exchange).astype(np.int64)
             for _, events in self.schedule.windows(self.position - self._base, position - self._base):
-                _walk_events(self._pace, self._state, self._ends, before, events.actor)
+                _walk_events(self._pace, self._state, self._ends, work, before, events.actor)
         else:
             plan = RoundWalk(
                 np.ascontiguousarray(effort.samples, dtype=np.int64),
