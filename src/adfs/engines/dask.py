@@ -1,0 +1,534 @@
+"""Fits where the partitions of Dask collections are: a task per worker, linked by `adfs.TcpPeers`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import pkgutil
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from adfs._version import __version__
+from adfs.engines.tasks import (
+    Fitted,
+    Partition,
+    base_of,
+    count_rows,
+    fit_partitions,
+    take_fitted,
+    without_cluster,
+)
+from adfs.errors import AdfsError, InputError
+from adfs.estimators.distributed import Engine
+from adfs.estimators.pipeline import FittedModel
+from adfs.files import AnyPath
+from adfs.runtimes import Cluster, OneProcess, RunOptions
+from adfs.runtimes.tcp import TcpPeers
+from adfs.runtimes.waiting import RankLostError
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+_RESTARTS = 3  # of a fit that keeps checkpoints, each after the loss of a worker
+_POLL_SECONDS = 0.5  # between two looks at the workers that are left
+_FEW_SECONDS = 5.0  # for the scheduler to notice that a worker has ended
+_LOG = logging.getLogger("adfs")
+
+
+class WorkerLostError(AdfsError, RuntimeError):
+    """A worker ended or was retired during a fit."""
+
+
+class DaskWorkers(Engine):
+    """The workers of a Dask cluster, which fit the partitions that they hold.
+
+    An estimator with this as its ``cluster`` is fitted to dask arrays or dataframes. The partitions that have
+    rows are the nodes, in their order, wherever they are: the bits are those of a fit in one process with the
+    same partitions. Rows stay on their workers, whose own links carry the messages.
+
+    With dask collections ``predict``, ``predict_proba``, ``decision_function`` and ``score`` are lazy.
+
+    Parameters
+    ----------
+    client : distributed.Client, optional
+        Left out, the client that was made last.
+    deadline : float
+        Seconds that one worker waits for another.
+    tls : optional
+        The certificates of the links, as for `adfs.TcpPeers`: files on every worker.
+    checkpoint : path, optional
+        A folder that all workers share. A fit that loses a worker then starts again and resumes from it.
+    checkpoint_every : float
+        Seconds.
+
+    Examples
+    --------
+    With ``X`` and ``y`` dask arrays::
+
+        client = distributed.Client("scheduler:8786")
+        model = adfs.ADFSClassifier(cluster=adfs.DaskWorkers(client)).fit(X, y)
+    """
+
+    def __init__(
+        self,
+        client: Client | None = None,
+        *,
+        deadline: float = 60.0,
+        tls: Any = None,
+        checkpoint: AnyPath | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> None:
+        try:
+            import dask.array
+            import distributed  # noqa: F401
+        except ImportError as error:
+            raise InputError(f"DaskWorkers needs dask ({error}): pip install 'adfs[dask]'") from None
+        self._client, self.deadline, self.tls = client, deadline, tls
+        self.checkpoint, self.checkpoint_every = checkpoint, checkpoint_every
+
+    def __deepcopy__(self, memo: dict[int, object]) -> DaskWorkers:
+        """Return this object: a client cannot be copied."""
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Leave out the client: a loaded model uses the one of its own program."""
+        given = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return partial(DaskWorkers, **given), ()
+
+    def __repr__(self) -> str:
+        return f"DaskWorkers(deadline={self.deadline:g})"
+
+    def holds(self, X: Any) -> bool:
+        from dask.base import is_dask_collection
+
+        return bool(is_dask_collection(X))
+
+    # ------------------------------------------------------------------ fits
+
+    def fit(
+        self, estimator: Any, X: Any, y: Any, sample_weight: Any = None, offset: Any = None
+    ) -> FittedModel:
+        import dask
+        from distributed import default_client
+
+        if not self.holds(X):
+            raise InputError(
+                f"X must be a dask array or dataframe with DaskWorkers, got {type(X).__name__}; "
+                "leave out the cluster for rows in this process"
+            )
+        client = self._client or default_client()
+        plain, base = without_cluster(estimator), base_of(estimator)
+        folder = None if self.checkpoint is None else Path(self.checkpoint) / "fit"
+        options = RunOptions(
+            seed=int(check_random_state(base.random_state).randint(2**31 - 1)),
+            progress=False,
+            checkpoint=folder,
+            checkpoint_every=self.checkpoint_every,
+        )
+        pack = dask.delayed(_pack, pure=True)
+        futures = client.compute([pack(*block) for block in _blocks(X, y, sample_weight, offset)])
+        parts, groups, places = _groups(client, futures)
+        for attempt in range(_RESTARTS + 1):
+            work = _Fit(self, client, plain, options, places)
+            try:
+                return take_fitted(estimator, work.run(parts, groups, bool(base.verbose)))
+            except WorkerLostError as error:
+                if folder is None or attempt == _RESTARTS:
+                    raise
+                _say(logging.WARNING, f"{error}; the fit starts again from its checkpoint", shown=True)
+            options, places = replace(options, resume=True), _new_places(client, places)
+        raise AssertionError
+
+    # ------------------------------------------------------------------ predictions
+
+    def apply(self, name: str, estimator: Any, X: Any, *arrays: Any, **named: Any) -> Any:
+        import dask
+        import dask.array as da
+
+        check_is_fitted(estimator)
+        alone = copy.copy(estimator)
+        alone.cluster = None
+        model = dask.delayed(alone, pure=False, traverse=False)
+        if name == "score":
+            return _score(model, hasattr(alone, "classes_"), X, *arrays, **named)
+        (offset,) = (*arrays, *named.values()) or (None,)
+        blocks = _blocks(X, None, None, offset)
+        # A few rows tell the shape and the type of the result.
+        array = isinstance(X, da.Array)
+        probe = getattr(alone, name)(np.zeros((1, X.shape[1]), X.dtype) if array else X._meta_nonempty)
+        sizes = X.chunks[0] if array else [np.nan] * len(blocks)
+        call = dask.delayed(_call, pure=True)
+        results = [
+            da.from_delayed(call(name, model, rows, shift), (size, *probe.shape[1:]), probe.dtype)
+            for size, (rows, _, _, shift) in zip(sizes, blocks, strict=True)
+        ]
+        return da.concatenate(results)
+
+
+# --------------------------------------------------------------------------- one fit, in the client
+
+
+class _Fit:
+    """One attempt to fit, and what it leaves on the workers until its end."""
+
+    def __init__(
+        self, engine: DaskWorkers, client: Client, estimator: Any, options: RunOptions, places: Sequence[str]
+    ) -> None:
+        self.engine, self.client, self.estimator = engine, client, estimator
+        self.options, self.places = options, list(places)
+        self.name = f"adfs-{uuid.uuid4().hex}"
+
+    def run(self, parts: Sequence[Future], groups: Sequence[Sequence[int]], shown: bool) -> Fitted:
+        """Start a task per group of partitions, and return the result of the first."""
+        client, futures = self.client, list[Any]()
+        with self._messages(shown) as told:
+            team = _Team(self.name, self._listen(), self.engine.deadline, self.engine.tls, told)
+            try:
+                for rank, (place, nodes) in enumerate(zip(self.places, groups, strict=True)):
+                    held = [parts[node] for node in nodes]
+                    arguments = self.estimator, self.options, team, rank, held, list(nodes)
+                    # The task goes where the rows are, and nowhere else.
+                    where = {"workers": [place], "allow_other_workers": False}
+                    key = f"{self.name}-{rank}"
+                    futures.append(client.submit(_fit_rank, *arguments, key=key, pure=False, **where))
+                return self._result(futures)
+            except BaseException:
+                self._end(futures)
+                raise
+
+    def _listen(self) -> tuple[str, ...]:
+        """Let every worker listen on a port; return the addresses in the order of the ranks."""
+        workers = list(dict.fromkeys(self.places))
+        # A function of Python itself: a worker without adfs, or with an old one, has it too.
+        versions = self._on_workers(workers, pkgutil.resolve_name, "adfs:__version__")
+        for worker, version in versions.items():
+            if isinstance(version, Exception):
+                raise InputError(f"the worker {worker} cannot import adfs: {version}")
+            if version != __version__:
+                raise InputError(
+                    f"the worker {worker} has adfs {version} and this program has {__version__}: "
+                    "install the same version everywhere"
+                )
+        ranks = {worker: [r for r, place in enumerate(self.places) if place == worker] for worker in workers}
+        found = self._on_workers(workers, _open_ports, self.name, ranks)
+        for worker, ports in found.items():
+            if isinstance(ports, Exception):
+                raise InputError(f"the worker {worker} cannot listen for the others: {ports}")
+        addresses = {rank: address for ports in found.values() for rank, address in ports.items()}
+        return tuple(addresses[rank] for rank in range(len(self.places)))
+
+    def _on_workers(self, workers: list[str], function: Any, *arguments: Any) -> dict[str, Any]:
+        """Return the result of a function on some workers, at once even if they are busy."""
+        found: dict[str, Any] = self.client.run(function, *arguments, workers=workers, on_error="return")
+        self._raise_if_lost(workers)
+        return found
+
+    def _result(self, futures: list[Future]) -> Fitted:
+        """Wait for the tasks; return the result of the first, or raise the error that tells most."""
+        from distributed import wait
+
+        left, results = dict(zip(futures, self.places, strict=True)), dict[Any, Any]()
+        until = np.inf
+        while left and time.monotonic() < until:
+            with contextlib.suppress(TimeoutError):
+                wait(list(left), timeout=_POLL_SECONDS, return_when="FIRST_COMPLETED")
+            self._raise_if_lost([*left.values()])
+            for future in [future for future in left if future.done()]:
+                del left[future]
+                results[future] = future.result(timeout=self.engine.deadline)
+            errors = [result for result in results.values() if isinstance(result, Exception)]
+            # A rank that lost another one may be the first to say so: the others and the scheduler know more.
+            if errors:
+                until = min(until, time.monotonic() + _FEW_SECONDS)
+                if not all(isinstance(error, RankLostError) for error in errors):
+                    break
+        if errors:
+            raise min(errors, key=lambda error: isinstance(error, RankLostError))
+        result: Fitted = results[futures[0]]
+        return result
+
+    def _raise_if_lost(self, workers: Sequence[str]) -> None:
+        """Raise if one of these workers is no longer there."""
+        there = self.client.nthreads()
+        lost = [worker for worker in workers if worker not in there]
+        if lost:
+            advice = "" if self.engine.checkpoint else (
+                "; fit again, or give DaskWorkers a checkpoint folder that the workers share to resume from"
+            )
+            raise WorkerLostError(f"the worker {lost[0]} ended or was retired during the fit{advice}")
+
+    def _end(self, futures: Sequence[Future]) -> None:
+        """End what still runs on the workers that are left."""
+        from distributed import wait
+
+        there = self.client.nthreads()
+        left = [place for place in dict.fromkeys(self.places) if place in there]
+        with contextlib.suppress(Exception):
+            self.client.run(_close, self.name, workers=left, on_error="ignore")
+        running = [f for place, f in zip(self.places, futures, strict=False) if place in there]
+        with contextlib.suppress(TimeoutError):
+            wait(running, timeout=self.engine.deadline)
+        self.client.cancel(list(futures))
+
+    @contextlib.contextmanager
+    def _messages(self, shown: bool) -> Iterator[int]:
+        """Show the lines of the first task here; yield the least level at which they are sent."""
+        level = logging.DEBUG if shown else _LOG.getEffectiveLevel()
+        if level > logging.INFO:
+            yield level
+            return
+        self.client.subscribe_topic(self.name, lambda event: _say(*event[1], shown=shown))
+        try:
+            yield level
+        finally:
+            self.client.unsubscribe_topic(self.name)
+
+
+def _say(level: int, sentence: str, *, shown: bool) -> None:
+    """Log a line of a fit, and write it to standard error if it is to be seen."""
+    _LOG.log(level, "%s", sentence)
+    if shown:
+        sys.stderr.write(f"adfs: {sentence}\n")
+        sys.stderr.flush()
+
+
+def _groups(
+    client: Client, futures: Sequence[Future]
+) -> tuple[list[Future], list[list[int]], list[str]]:
+    """Return the partitions that have rows, the numbers of them that go together, and the worker of each group.
+
+    Partitions stay where they are. The workers are in the order of their first partitions.
+    """
+    counts = client.gather(client.map(count_rows, futures, pure=False))
+    parts = [future for future, count in zip(futures, counts, strict=True) if count]
+    if not parts:
+        raise InputError("X has no rows")
+    holders, found = client.who_has(parts), dict[str, list[int]]()
+    for node, part in enumerate(parts):
+        found.setdefault(min(holders[part.key]), []).append(node)
+    return parts, list(found.values()), list(found)
+
+
+def _new_places(client: Client, places: Sequence[str]) -> list[str]:
+    """Return the workers of the groups, with one that is there in place of each that was lost."""
+    there = list(client.nthreads())
+    if not there:
+        raise WorkerLostError("no worker is left: start some, and fit again")
+    taken = [place for place in places if place in there]
+    new = []
+    for place in places:
+        if place not in there:
+            place = min(there, key=taken.count)
+            taken.append(place)
+        new.append(place)
+    return new
+
+
+# --------------------------------------------------------------------------- on the workers
+
+
+class _Team(NamedTuple):
+    """The tasks of one fit: its name, the address of each rank, and the arguments of their links."""
+
+    name: str
+    addresses: tuple[str, ...]
+    deadline: float
+    tls: Any
+    level: int
+
+
+# By the name of the fit: the sockets of tasks that have not begun, and what tells running tasks to end.
+_LISTENERS: dict[tuple[str, int], socket.socket] = {}
+_ENDED: dict[str, threading.Event] = {}
+
+
+def _open_ports(name: str, ranks: Mapping[str, Sequence[int]], dask_worker: Any) -> dict[int, str]:
+    """Listen for the ranks that this worker will be; return their addresses."""
+    from distributed.comm import get_address_host
+
+    host, found = get_address_host(dask_worker.address), {}
+    _ENDED[name] = threading.Event()
+    for rank in ranks[dask_worker.address]:
+        listener = _LISTENERS[name, rank] = socket.create_server((host, 0))
+        found[rank] = f"{host}:{listener.getsockname()[1]}"
+    return found
+
+
+def _close(name: str) -> None:
+    """End the tasks of a fit that run here, and stop listening for those that have not begun."""
+    for key in [key for key in _LISTENERS if key[0] == name]:
+        _LISTENERS.pop(key).close()
+    if name in _ENDED:
+        _ENDED.pop(name).set()
+
+
+def _fit_rank(
+    estimator: Any, options: RunOptions, team: _Team, rank: int, parts: list[Partition], nodes: list[int]
+) -> Fitted | AdfsError | None:
+    """Be one rank of a fit."""
+    from distributed import secede
+
+    # The ranks wait for each other: none may wait in a queue behind another task.
+    secede()
+    ended, listener = _ENDED.get(team.name), _LISTENERS.pop((team.name, rank), None)
+    if ended is None or listener is None:
+        return RankLostError("a worker was restarted during the fit")
+    ranks: Cluster
+    if len(team.addresses) == 1:
+        listener.close()
+        ranks = _Alone(team, ended)
+    else:
+        ranks = _Linked(team, ended, rank, listener)
+    try:
+        return fit_partitions(estimator, parts, nodes, ranks, options)
+    except AdfsError as error:  # a result, because workers print the traces of exceptions
+        return error
+    finally:
+        _ENDED.pop(team.name, None)
+
+
+class _Reporting(Cluster):
+    """A rank that sends its lines to the client, and that the client can end."""
+
+    def __init__(self, team: _Team, ended: threading.Event, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.team, self.ended, self._last = team, ended, 0.0
+
+    def log(self, level: int, sentence: str, *values: object) -> None:
+        from distributed import get_worker
+
+        super().log(level, sentence, *values)
+        # Checks may come a thousand times per second.
+        now = time.monotonic()
+        due = level > logging.DEBUG or now - self._last > _POLL_SECONDS
+        if self.rank == 0 and level >= self.team.level and due:
+            self._last = now
+            get_worker().log_event(self.team.name, [level, sentence % values])
+
+    def allgather(self, item: Any) -> list[Any]:
+        if self.ended.is_set():
+            raise RankLostError(f"rank {self.rank} was told to end by the client")
+        return super().allgather(item)
+
+
+class _Alone(_Reporting, OneProcess):
+    """The only worker that has rows."""
+
+
+class _Linked(_Reporting, TcpPeers):
+    """One of several workers."""
+
+    def __init__(self, team: _Team, ended: threading.Event, rank: int, listener: socket.socket) -> None:
+        links = {"deadline": team.deadline, "tls": team.tls, "listener": listener}
+        super().__init__(team, ended, team.addresses, rank, **links)
+
+
+# --------------------------------------------------------------------------- blocks of collections
+
+
+def _pack(*block: Any) -> Partition:
+    """Return the parts of a partition as one, which then lies on one worker."""
+    return block  # type: ignore[return-value]
+
+
+def _blocks(X: Any, *others: Any) -> list[tuple[Any, ...]]:
+    """Return the lazy blocks of X and of collections of as many rows, block by block; None stays None."""
+    import dask.array as da
+
+    names, columns = ("y", "sample_weight", "offset"), [_rows(X, "X")]
+    for name, values in zip(names, others, strict=True):
+        if isinstance(values, da.Array) and isinstance(X, da.Array) and values.chunks[0] != X.chunks[0]:
+            if values.shape[0] == X.shape[0]:  # otherwise one of them, or both, are unknown
+                values = values.rechunk({0: X.chunks[0]})
+        columns.append([None] * len(columns[0]) if values is None else _rows(values, name))
+        if len(columns[-1]) != len(columns[0]):
+            raise InputError(
+                f"{name} has {len(columns[-1])} partitions and X has {len(columns[0])}; repartition one of "
+                "them so that both are cut at the same rows"
+            )
+    return list(zip(*columns, strict=True))
+
+
+def _rows(collection: Any, name: str) -> list[Any]:
+    """Return the blocks of rows of a collection, each with all columns."""
+    import dask.array as da
+
+    if isinstance(collection, da.Array):
+        whole = collection.rechunk({1: -1}) if collection.ndim > 1 else collection
+        return list(whole.to_delayed(optimize_graph=False).ravel())
+    if not hasattr(collection, "to_delayed"):
+        raise InputError(f"{name} must be a dask array or dataframe, as X is, got {type(collection).__name__}")
+    # Unoptimised graphs of X and y have the same keys: what both need is computed once.
+    return list(collection.to_delayed(optimize_graph=False))
+
+
+def _call(name: str, model: Any, rows: Any, offset: Any) -> np.ndarray:
+    """Return the result of a method of a model for one block."""
+    return np.asarray(getattr(model, name)(rows) if offset is None else getattr(model, name)(rows, offset))
+
+
+def _score(
+    model: Any, classifier: bool, X: Any, y: Any, sample_weight: Any = None, offset: Any = None
+) -> Any:
+    """Return the accuracy, R² or D² of a model as a lazy number, by sums over the blocks."""
+    import dask
+    import dask.array as da
+
+    blocks = _blocks(X, y, sample_weight, offset)
+    total = dask.delayed(_added, pure=True)
+    mean = None
+    if not classifier:
+        sums = dask.delayed(_target_sums, pure=True)
+        mean = total([sums(labels, weights) for _, labels, weights, _ in blocks])
+    errors = dask.delayed(_errors, pure=True)
+    found = total([errors(model, mean, *block) for block in blocks])
+    return da.from_delayed(dask.delayed(_share_explained, pure=True)(found), (), np.float64)
+
+
+def _added(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.asarray(np.sum(parts, axis=0))
+
+
+def _columns(y: Any, weights: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return targets and weights as arrays of one column."""
+    labels = np.asarray(y).ravel()
+    return labels, np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64).ravel()
+
+
+def _target_sums(y: Any, weights: Any) -> np.ndarray:
+    """Return the sum of the weights, and of the targets times their weights."""
+    targets, masses = _columns(y, weights)
+    return np.array([masses.sum(), masses @ targets])
+
+
+def _errors(model: Any, mean: Any, rows: Any, y: Any, weights: Any, offset: Any) -> np.ndarray:
+    """Return the error of a block without a model, and with it.
+
+    For classes it is the weight of the wrong ones, otherwise the deviance from the mean or the prediction.
+    """
+    labels, masses = _columns(y, weights)
+    if not len(labels):
+        return np.zeros(2)
+    predicted = model.predict(rows, offset)
+    if mean is None:
+        return np.array([masses.sum(), masses @ (predicted != labels)])
+    loss = model._loss()
+    return np.array([masses @ loss.unit_deviances(labels, b) for b in (mean[1] / mean[0], predicted)])
+
+
+def _share_explained(errors: np.ndarray) -> np.float64:
+    """Return the share of the error without a model that a model explains."""
+    return np.float64(1.0 - errors[1] / errors[0]) if errors[0] > 0.0 else np.float64(errors[1] <= 0.0)
