@@ -96,10 +96,13 @@ def fit(
 
     columns = [functions.col(f"`{name}`").cast("double").alias(name) for name in features]
     columns += [functions.col(f"`{name}`").alias(part) for part, name in others.items() if name is not None]
-    # The number of a partition is taken before partitions are put together into tasks.
+    # The number of a partition is taken before partitions are put together into tasks: a shuffle does that, because
+    # a barrier stage cannot read several partitions per task.
     chosen = dataframe.select(*columns, functions.spark_partition_id().alias(_NODE))
     count = n_tasks or dataframe.sparkSession.sparkContext.defaultParallelism
-    rows = chosen.coalesce(count).mapInArrow(task, "result binary", barrier=True).collect()
+    if dataframe.rdd.getNumPartitions() > count:
+        chosen = chosen.repartitionByRange(count, _NODE)
+    rows = chosen.mapInArrow(task, "result binary", barrier=True).collect()
     if not rows:
         raise InputError("the dataframe has no rows")
     results = [CloudPickleSerializer().loads(bytes(row["result"])) for row in rows]
