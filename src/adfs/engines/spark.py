@@ -160,14 +160,15 @@ def transform(
     probe = predicted(zero, None)
     kind = {"f": "double", "i": "bigint", "u": "bigint", "b": "boolean"}.get(probe.dtype.kind, "string")
 
-    @functions.pandas_udf(kind if probe.ndim == 1 else f"array<{kind}>")
-    def values(*series: pd.Series) -> pd.Series:
+    def values(*series: Any) -> Any:
         rows = pandas.concat(series[: len(names)], axis=1, keys=names)
         found = predicted(rows, None if offset is None else series[-1].to_numpy())
         return pandas.Series(list(found) if found.ndim > 1 else found)
 
+    values.__annotations__ = dict.fromkeys(("series", "return"), pandas.Series)  # which Spark reads
+    function = functions.pandas_udf(values, kind if probe.ndim == 1 else f"array<{kind}>")
     inputs = [functions.col(f"`{name}`").cast("double") for name in [*names, *([] if offset is None else [offset])]]
-    return dataframe.withColumn(column, values(*inputs))
+    return dataframe.withColumn(column, function(*inputs))
 
 
 # --------------------------------------------------------------------------- in the tasks

@@ -34,7 +34,9 @@ class Fitted(NamedTuple):
 
 def base_of(estimator: Any) -> LinearEstimator:
     """Return the estimator that a search fits, or the estimator itself."""
-    return estimator.estimator if isinstance(estimator, PenaltyCV) else estimator
+    if not isinstance(estimator, PenaltyCV):
+        return estimator  # type: ignore[no-any-return]
+    return estimator._plain() if estimator.estimator is None else estimator.estimator
 
 
 def without_cluster(estimator: Any) -> Any:

@@ -66,17 +66,20 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         -------
         self
         """
-        model = self._fit(X, y, sample_weight, offset)
+        self._report(self._fit(X, y, sample_weight, offset))
+        return self
+
+    def _report(self, model: FittedModel) -> None:
+        """Warn of fits that did not reach the gap."""
         if self.n_unfinished_:
             warnings.warn(
                 f"{self.n_unfinished_} of the {self.scores_.size} fits to folds ended above "
                 f"tol={self.best_estimator_.tol:g}, and are scored as they ended: standardise the features, "
                 "or raise max_iter or tol",
                 ConvergenceWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         self.best_estimator_._report(model)
-        return self
 
     def _base(self) -> Kind:
         """Return a new estimator with the parameters of the given one."""
