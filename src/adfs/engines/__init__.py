@@ -1,4 +1,4 @@
-"""Engines that place the data and start the processes: their own links, `adfs.TcpPeers`, carry the messages."""
+"""Engines that place the data and start the processes: Dask and Spark. `adfs.TcpPeers` carry the messages."""
 
 from adfs.engines import spark
 from adfs.engines.dask import DaskWorkers

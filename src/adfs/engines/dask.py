@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import logging
 import pkgutil
 import socket
@@ -22,6 +23,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from adfs._version import __version__
+from adfs.engines.dask_blocks import blocks_of, lazy_call, lazy_score
 from adfs.engines.tasks import (
     Fitted,
     Partition,
@@ -92,8 +94,8 @@ class DaskWorkers(Engine):
         checkpoint_every: float = 60.0,
     ) -> None:
         try:
-            import dask.array
-            import distributed  # noqa: F401
+            importlib.import_module("distributed")
+            importlib.import_module("dask.array")
         except ImportError as error:
             raise InputError(f"DaskWorkers needs dask ({error}): pip install 'adfs[dask]'") from None
         self._client, self.deadline, self.tls = client, deadline, tls
@@ -112,6 +114,7 @@ class DaskWorkers(Engine):
         return f"DaskWorkers(deadline={self.deadline:g})"
 
     def holds(self, X: Any) -> bool:
+        """Return whether X is a dask collection."""
         from dask.base import is_dask_collection
 
         return bool(is_dask_collection(X))
@@ -121,6 +124,7 @@ class DaskWorkers(Engine):
     def fit(
         self, estimator: Any, X: Any, y: Any, sample_weight: Any = None, offset: Any = None
     ) -> FittedModel:
+        """Fit where the partitions are, and take over the result."""
         import dask
         from distributed import default_client
 
@@ -139,7 +143,7 @@ class DaskWorkers(Engine):
             checkpoint_every=self.checkpoint_every,
         )
         pack = dask.delayed(_pack, pure=True)
-        futures = client.compute([pack(*block) for block in _blocks(X, y, sample_weight, offset)])
+        futures = client.compute([pack(*block) for block in blocks_of(X, y, sample_weight, offset)])
         parts, groups, places = _groups(client, futures)
         for attempt in range(_RESTARTS + 1):
             work = _Fit(self, client, plain, options, places)
@@ -155,27 +159,13 @@ class DaskWorkers(Engine):
     # ------------------------------------------------------------------ predictions
 
     def apply(self, name: str, estimator: Any, X: Any, *arrays: Any, **named: Any) -> Any:
-        import dask
-        import dask.array as da
-
+        """Return the lazy result of a method, block by block."""
         check_is_fitted(estimator)
         alone = copy.copy(estimator)
         alone.cluster = None
-        model = dask.delayed(alone, pure=False, traverse=False)
         if name == "score":
-            return _score(model, hasattr(alone, "classes_"), X, *arrays, **named)
-        (offset,) = (*arrays, *named.values()) or (None,)
-        blocks = _blocks(X, None, None, offset)
-        # A few rows tell the shape and the type of the result.
-        array = isinstance(X, da.Array)
-        probe = getattr(alone, name)(np.zeros((1, X.shape[1]), X.dtype) if array else X._meta_nonempty)
-        sizes = X.chunks[0] if array else [np.nan] * len(blocks)
-        call = dask.delayed(_call, pure=True)
-        results = [
-            da.from_delayed(call(name, model, rows, shift), (size, *probe.shape[1:]), probe.dtype)
-            for size, (rows, _, _, shift) in zip(sizes, blocks, strict=True)
-        ]
-        return da.concatenate(results)
+            return lazy_score(alone, X, *arrays, **named)
+        return lazy_call(name, alone, X, *arrays, **named)
 
 
 # --------------------------------------------------------------------------- one fit, in the client
@@ -265,10 +255,10 @@ class _Fit:
         there = self.client.nthreads()
         lost = [worker for worker in workers if worker not in there]
         if lost:
-            advice = "" if self.engine.checkpoint else (
-                "; fit again, or give DaskWorkers a checkpoint folder that the workers share to resume from"
-            )
-            raise WorkerLostError(f"the worker {lost[0]} ended or was retired during the fit{advice}")
+            advice = "fit again, or give DaskWorkers a checkpoint folder that the workers share to resume from"
+            if self.engine.checkpoint is not None:
+                advice = "it held a part of the rows"
+            raise WorkerLostError(f"the worker {lost[0]} ended or was retired during the fit; {advice}")
 
     def _end(self, futures: Sequence[Future]) -> None:
         """End what still runs on the workers that are left."""
@@ -305,12 +295,10 @@ def _say(level: int, sentence: str, *, shown: bool) -> None:
         sys.stderr.flush()
 
 
-def _groups(
-    client: Client, futures: Sequence[Future]
-) -> tuple[list[Future], list[list[int]], list[str]]:
-    """Return the partitions that have rows, the numbers of them that go together, and the worker of each group.
+def _groups(client: Client, futures: Sequence[Future]) -> tuple[list[Future], list[list[int]], list[str]]:
+    """Return the partitions that have rows, groups of their numbers, and the worker of each group.
 
-    Partitions stay where they are. The workers are in the order of their first partitions.
+    Partitions stay where they are; the workers are in the order of their first partitions.
     """
     counts = client.gather(client.map(count_rows, futures, pure=False))
     parts = [future for future, count in zip(futures, counts, strict=True) if count]
@@ -436,99 +424,6 @@ class _Linked(_Reporting, TcpPeers):
         super().__init__(team, ended, team.addresses, rank, **links)
 
 
-# --------------------------------------------------------------------------- blocks of collections
-
-
 def _pack(*block: Any) -> Partition:
     """Return the parts of a partition as one, which then lies on one worker."""
     return block  # type: ignore[return-value]
-
-
-def _blocks(X: Any, *others: Any) -> list[tuple[Any, ...]]:
-    """Return the lazy blocks of X and of collections of as many rows, block by block; None stays None."""
-    import dask.array as da
-
-    names, columns = ("y", "sample_weight", "offset"), [_rows(X, "X")]
-    for name, values in zip(names, others, strict=True):
-        if isinstance(values, da.Array) and isinstance(X, da.Array) and values.chunks[0] != X.chunks[0]:
-            if values.shape[0] == X.shape[0]:  # otherwise one of them, or both, are unknown
-                values = values.rechunk({0: X.chunks[0]})
-        columns.append([None] * len(columns[0]) if values is None else _rows(values, name))
-        if len(columns[-1]) != len(columns[0]):
-            raise InputError(
-                f"{name} has {len(columns[-1])} partitions and X has {len(columns[0])}; repartition one of "
-                "them so that both are cut at the same rows"
-            )
-    return list(zip(*columns, strict=True))
-
-
-def _rows(collection: Any, name: str) -> list[Any]:
-    """Return the blocks of rows of a collection, each with all columns."""
-    import dask.array as da
-
-    if isinstance(collection, da.Array):
-        whole = collection.rechunk({1: -1}) if collection.ndim > 1 else collection
-        return list(whole.to_delayed(optimize_graph=False).ravel())
-    if not hasattr(collection, "to_delayed"):
-        raise InputError(f"{name} must be a dask array or dataframe, as X is, got {type(collection).__name__}")
-    # Unoptimised graphs of X and y have the same keys: what both need is computed once.
-    return list(collection.to_delayed(optimize_graph=False))
-
-
-def _call(name: str, model: Any, rows: Any, offset: Any) -> np.ndarray:
-    """Return the result of a method of a model for one block."""
-    return np.asarray(getattr(model, name)(rows) if offset is None else getattr(model, name)(rows, offset))
-
-
-def _score(
-    model: Any, classifier: bool, X: Any, y: Any, sample_weight: Any = None, offset: Any = None
-) -> Any:
-    """Return the accuracy, R² or D² of a model as a lazy number, by sums over the blocks."""
-    import dask
-    import dask.array as da
-
-    blocks = _blocks(X, y, sample_weight, offset)
-    total = dask.delayed(_added, pure=True)
-    mean = None
-    if not classifier:
-        sums = dask.delayed(_target_sums, pure=True)
-        mean = total([sums(labels, weights) for _, labels, weights, _ in blocks])
-    errors = dask.delayed(_errors, pure=True)
-    found = total([errors(model, mean, *block) for block in blocks])
-    return da.from_delayed(dask.delayed(_share_explained, pure=True)(found), (), np.float64)
-
-
-def _added(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.asarray(np.sum(parts, axis=0))
-
-
-def _columns(y: Any, weights: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return targets and weights as arrays of one column."""
-    labels = np.asarray(y).ravel()
-    return labels, np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64).ravel()
-
-
-def _target_sums(y: Any, weights: Any) -> np.ndarray:
-    """Return the sum of the weights, and of the targets times their weights."""
-    targets, masses = _columns(y, weights)
-    return np.array([masses.sum(), masses @ targets])
-
-
-def _errors(model: Any, mean: Any, rows: Any, y: Any, weights: Any, offset: Any) -> np.ndarray:
-    """Return the error of a block without a model, and with it.
-
-    For classes it is the weight of the wrong ones, otherwise the deviance from the mean or the prediction.
-    """
-    labels, masses = _columns(y, weights)
-    if not len(labels):
-        return np.zeros(2)
-    predicted = model.predict(rows, offset)
-    if mean is None:
-        return np.array([masses.sum(), masses @ (predicted != labels)])
-    loss = model._loss()
-    return np.array([masses @ loss.unit_deviances(labels, b) for b in (mean[1] / mean[0], predicted)])
-
-
-def _share_explained(errors: np.ndarray) -> np.float64:
-    """Return the share of the error without a model that a model explains."""
-    return np.float64(1.0 - errors[1] / errors[0]) if errors[0] > 0.0 else np.float64(errors[1] <= 0.0)

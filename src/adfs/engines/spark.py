@@ -6,6 +6,7 @@ import copy
 import json
 import socket
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -44,8 +45,8 @@ def fit(
 ) -> Estimator:
     """Fit an estimator to a Spark dataframe, in a barrier stage.
 
-    The partitions that have rows are the nodes, in their order. Tasks of the stage hold one partition or more, so
-    the bits do not depend on the number of tasks; they are those of a fit in one process with the same partitions.
+    The partitions that have rows are the nodes, in their order. A task holds one of them or more: the bits do
+    not depend on the number of tasks, and are those of a fit in one process with the same partitions.
 
     Parameters
     ----------
@@ -57,7 +58,8 @@ def fit(
     weight, offset : str, optional
         The columns of the sample weights and of the offsets.
     n_tasks : int, optional
-        Tasks that run at once. Left out, as many as Spark runs in parallel by default, and at most one per partition.
+        The tasks of the stage, which run at once; left out, Spark's default parallelism. One per partition is
+        enough.
     deadline : float
         Seconds that one task waits for another.
     tls : optional
@@ -96,8 +98,8 @@ def fit(
 
     columns = [functions.col(f"`{name}`").cast("double").alias(name) for name in features]
     columns += [functions.col(f"`{name}`").alias(part) for part, name in others.items() if name is not None]
-    # The number of a partition is taken before partitions are put together into tasks: a shuffle does that, because
-    # a barrier stage cannot read several partitions per task.
+    # The number of a partition is taken before several are put together into one task. A shuffle does that:
+    # a task of a barrier stage cannot read several partitions.
     chosen = dataframe.select(*columns, functions.spark_partition_id().alias(_NODE))
     count = n_tasks or dataframe.sparkSession.sparkContext.defaultParallelism
     if dataframe.rdd.getNumPartitions() > count:
@@ -142,11 +144,14 @@ def transform(
 
     check_is_fitted(model)
     names = list(getattr(model, "feature_names_in_", []) if features is None else features)
-    for name in [*names, *([] if offset is None else [offset])]:
+    given = [*names, *([] if offset is None else [offset])]
+    for name in given:
         if name not in dataframe.columns:
             raise unknown_name("column", name, dataframe.columns)
     if len(names) != model.n_features_in_:
-        raise InputError(f"the model was fitted to {model.n_features_in_} columns: give their names as features")
+        raise InputError(
+            f"the model was fitted to {model.n_features_in_} columns: give their names as features"
+        )
     alone = copy.copy(model)
     base_of(alone).cluster = None
 
@@ -167,7 +172,9 @@ def transform(
 
     values.__annotations__ = dict.fromkeys(("series", "return"), pandas.Series)  # which Spark reads
     function = functions.pandas_udf(values, kind if probe.ndim == 1 else f"array<{kind}>")
-    inputs = [functions.col(f"`{name}`").cast("double") for name in [*names, *([] if offset is None else [offset])]]
+    inputs = [
+        functions.col(f"`{name}`").cast("double") for name in [*names, *([] if offset is None else [offset])]
+    ]
     return dataframe.withColumn(column, function(*inputs))
 
 
@@ -194,7 +201,7 @@ def _partitions(batches: Iterator[pa.RecordBatch], features: Sequence[str]) -> d
     numbers = table.column(_NODE).to_numpy()
     cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1), numbers.size]
     found: dict[int, Partition] = {}
-    for first, last in zip(cuts[:-1], cuts[1:], strict=True):
+    for first, last in pairwise(cuts):
         y, weights, offset = (None if values is None else values[first:last] for values in parts.values())
         found[int(numbers[first])] = pandas.DataFrame(X[first:last], columns=features), y, weights, offset
     return found

@@ -6,7 +6,6 @@ import contextlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ Partition = tuple[Any, Any, Any, Any]
 
 
 class Fitted(NamedTuple):
-    """The result of a task: the fitted estimator, the model's facts without its runs, and what it warned of."""
+    """The fitted estimator, the facts about its model, and the warnings of the fit."""
 
     estimator: Any
     model: FittedModel

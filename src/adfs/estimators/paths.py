@@ -1,4 +1,4 @@
-"""Cross-validation: the grid of an elastic net or a lasso, folds as masks, and the score of a model on a fold."""
+"""Parts of cross-validation: the grid of an elastic net or a lasso, folds as masks, the score of a fold."""
 
 from __future__ import annotations
 
