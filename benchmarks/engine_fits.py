@@ -1,4 +1,4 @@
-"""Whole fits on engines next to the engines' own estimators: covtype in memory, two workers, the same objective."""
+"""Whole fits on engines next to the engines' own estimators: covtype in memory, two workers."""
 
 from __future__ import annotations
 

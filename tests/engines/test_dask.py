@@ -253,6 +253,17 @@ def slow_down(seconds: float) -> None:
         adfs.TcpPeers.allreduce = slow  # type: ignore[method-assign]
 
 
+def spread(client: Any, values: np.ndarray) -> Any:
+    """Return an array of four blocks, two in the memory of each worker, that can be computed again elsewhere."""
+    halves = []
+    for part, sizes, worker in zip(
+        np.split(values, 2), ((160, 140), (180, 120)), client.nthreads(), strict=True
+    ):
+        halves.append(client.persist(cut(part, sizes), workers=[worker], allow_other_workers=True))
+    distributed.wait(halves)
+    return da.concatenate(halves)
+
+
 def end_at(client: Any, seconds: float, *, kill: bool) -> threading.Thread:
     """Kill or retire a worker so many seconds after a fit has begun there."""
 
@@ -275,15 +286,15 @@ def end_at(client: Any, seconds: float, *, kill: bool) -> threading.Thread:
 @pytest.mark.soak
 def test_dask_tells_of_a_lost_worker_or_resumes_to_the_same_bits(kill: bool, tmp_path: Path) -> None:
     X, y, *_ = task()
-    sizes = (160, 140, 180, 120)
-    rows, labels = cut(X, sizes), cut(y, sizes)
+    one = parts_of((160, 140, 180, 120))
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
-        expected = bits(long_fit(client).set_params(cluster=None, **parts_of(sizes)).fit(X, y))
-        assert bits(long_fit(client).fit(rows, labels)) == expected
+        expected = bits(long_fit(client).set_params(cluster=None, **one).fit(X, y))
+        assert bits(long_fit(client).fit(spread(client, X), spread(client, y))) == expected
         for number, moment in enumerate(np.random.default_rng(5).random(6)):
+            rows, labels = spread(client, X), spread(client, y)
             client.run(slow_down, 0.004)  # workers that start later are faster
             ending = end_at(client, 3.0 * moment, kill=kill)
             if number % 2:

@@ -255,7 +255,7 @@ class _Fit:
         there = self.client.nthreads()
         lost = [worker for worker in workers if worker not in there]
         if lost:
-            advice = "fit again, or give DaskWorkers a checkpoint folder that the workers share to resume from"
+            advice = "fit again, or give DaskWorkers a checkpoint folder that all workers share"
             if self.engine.checkpoint is not None:
                 advice = "it held a part of the rows"
             raise WorkerLostError(f"the worker {lost[0]} ended or was retired during the fit; {advice}")
