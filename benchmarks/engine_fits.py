@@ -121,7 +121,7 @@ def dask_rows() -> Iterator[Row]:
     half = (len(y) + 1) // 2
     over_mpi = mpi_seconds()
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         rows = client.persist(da.from_array(X, chunks=(half, X.shape[1])))

@@ -33,7 +33,7 @@ from adfs.engines.dask import WorkerLostError  # noqa: E402
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client
@@ -254,12 +254,14 @@ def slow_down(seconds: float) -> None:
 
 
 def spread(client: Any, values: np.ndarray) -> Any:
-    """Return an array of four blocks, two in the memory of each worker, that can be computed again elsewhere."""
+    """Return an array of four blocks, two in the memory of each worker."""
     halves = []
     for part, sizes, worker in zip(
         np.split(values, 2), ((160, 140), (180, 120)), client.nthreads(), strict=True
     ):
-        halves.append(client.persist(cut(part, sizes), workers=[worker], allow_other_workers=True))
+        halves.append(
+            client.persist(cut(part, sizes), workers=[worker], allow_other_workers=True)
+        )  # if one is lost
     distributed.wait(halves)
     return da.concatenate(halves)
 
@@ -288,7 +290,7 @@ def test_dask_tells_of_a_lost_worker_or_resumes_to_the_same_bits(kill: bool, tmp
     X, y, *_ = task()
     one = parts_of((160, 140, 180, 120))
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         expected = bits(long_fit(client).set_params(cluster=None, **one).fit(X, y))

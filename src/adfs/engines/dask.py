@@ -142,6 +142,7 @@ class DaskWorkers(Engine):
             checkpoint=folder,
             checkpoint_every=self.checkpoint_every,
         )
+        _check_versions(client)
         pack = dask.delayed(_pack, pure=True)
         futures = client.compute([pack(*block) for block in blocks_of(X, y, sample_weight, offset)])
         parts, groups, places = _groups(client, futures)
@@ -149,11 +150,12 @@ class DaskWorkers(Engine):
             work = _Fit(self, client, plain, options, places)
             try:
                 return take_fitted(estimator, work.run(parts, groups, bool(base.verbose)))
-            except WorkerLostError as error:
+            except (WorkerLostError, RankLostError) as error:
                 if folder is None or attempt == _RESTARTS:
                     raise
                 _say(logging.WARNING, f"{error}; the fit starts again from its checkpoint", shown=True)
             options, places = replace(options, resume=True), _new_places(client, places)
+            _check_versions(client)
         raise AssertionError
 
     # ------------------------------------------------------------------ predictions
@@ -202,29 +204,14 @@ class _Fit:
     def _listen(self) -> tuple[str, ...]:
         """Let every worker listen on a port; return the addresses in the order of the ranks."""
         workers = list(dict.fromkeys(self.places))
-        # A function of Python itself: a worker without adfs, or with an old one, has it too.
-        versions = self._on_workers(workers, pkgutil.resolve_name, "adfs:__version__")
-        for worker, version in versions.items():
-            if isinstance(version, Exception):
-                raise InputError(f"the worker {worker} cannot import adfs: {version}")
-            if version != __version__:
-                raise InputError(
-                    f"the worker {worker} has adfs {version} and this program has {__version__}: "
-                    "install the same version everywhere"
-                )
         ranks = {worker: [r for r, place in enumerate(self.places) if place == worker] for worker in workers}
-        found = self._on_workers(workers, _open_ports, self.name, ranks)
+        found = self.client.run(_open_ports, self.name, ranks, workers=workers, on_error="return")
+        self._raise_if_lost(workers)
         for worker, ports in found.items():
             if isinstance(ports, Exception):
                 raise InputError(f"the worker {worker} cannot listen for the others: {ports}")
         addresses = {rank: address for ports in found.values() for rank, address in ports.items()}
         return tuple(addresses[rank] for rank in range(len(self.places)))
-
-    def _on_workers(self, workers: list[str], function: Any, *arguments: Any) -> dict[str, Any]:
-        """Return the result of a function on some workers, at once even if they are busy."""
-        found: dict[str, Any] = self.client.run(function, *arguments, workers=workers, on_error="return")
-        self._raise_if_lost(workers)
-        return found
 
     def _result(self, futures: list[Future]) -> Fitted:
         """Wait for the tasks; return the result of the first, or raise the error that tells most."""
@@ -268,9 +255,11 @@ class _Fit:
         left = [place for place in dict.fromkeys(self.places) if place in there]
         with contextlib.suppress(Exception):
             self.client.run(_close, self.name, workers=left, on_error="ignore")
-        running = [f for place, f in zip(self.places, futures, strict=False) if place in there]
-        with contextlib.suppress(TimeoutError):
-            wait(running, timeout=self.engine.deadline)
+        # A fit that starts again must not meet the tasks of this one at its checkpoint.
+        running = [future for place, future in zip(self.places, futures, strict=False) if place in there]
+        if self.engine.checkpoint is not None:
+            with contextlib.suppress(TimeoutError):
+                wait(running, timeout=self.engine.deadline)
         self.client.cancel(list(futures))
 
     @contextlib.contextmanager
@@ -295,6 +284,20 @@ def _say(level: int, sentence: str, *, shown: bool) -> None:
         sys.stderr.flush()
 
 
+def _check_versions(client: Client) -> None:
+    """Raise unless all workers have this version of adfs."""
+    # A function of Python itself: a worker without adfs, or with an old one, has it too.
+    versions = client.run(pkgutil.resolve_name, "adfs:__version__", on_error="return")
+    for worker, version in versions.items():
+        if isinstance(version, Exception):
+            raise InputError(f"the worker {worker} cannot import adfs: {version}")
+        if version != __version__:
+            raise InputError(
+                f"the worker {worker} has adfs {version} and this program has {__version__}: "
+                "install the same version everywhere"
+            )
+
+
 def _groups(client: Client, futures: Sequence[Future]) -> tuple[list[Future], list[list[int]], list[str]]:
     """Return the partitions that have rows, groups of their numbers, and the worker of each group.
 
@@ -306,6 +309,8 @@ def _groups(client: Client, futures: Sequence[Future]) -> tuple[list[Future], li
         raise InputError("X has no rows")
     holders, found = client.who_has(parts), dict[str, list[int]]()
     for node, part in enumerate(parts):
+        if not holders[part.key]:
+            raise WorkerLostError("a worker ended before the fit began; fit again")
         found.setdefault(min(holders[part.key]), []).append(node)
     return parts, list(found.values()), list(found)
 
