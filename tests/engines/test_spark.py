@@ -78,10 +78,13 @@ def parts_of(whole: pd.DataFrame) -> dict[str, Any]:
 def test_spark_fit_has_the_bits_of_one_process(dataframe: Any, whole: pd.DataFrame, n_tasks: Any) -> None:
     one = adfs.ADFSClassifier(**parts_of(whole)).fit(whole[NAMES], whole["y"], whole["w"], whole["o"])
     model = adfs.ADFSClassifier(random_state=0)
-    returned = adfs.spark.fit(model, dataframe, NAMES, weight="w", offset="o", n_tasks=n_tasks)
+    # A feature may have the name of a part.
+    renamed = dataframe.withColumnRenamed("b", "label")
+    names = ["a", "label", *NAMES[2:]]
+    returned = adfs.spark.fit(model, renamed, names, weight="w", offset="o", n_tasks=n_tasks)
     assert returned is model
     assert bits(model) == bits(one)
-    assert model.feature_names_in_.tolist() == NAMES
+    assert model.feature_names_in_.tolist() == names
     assert model.get_params() == adfs.ADFSClassifier(random_state=0).get_params()
 
 

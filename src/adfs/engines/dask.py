@@ -203,11 +203,15 @@ class _Fit:
 
     def _listen(self) -> tuple[str, ...]:
         """Let every worker listen on a port; return the addresses in the order of the ranks."""
+        from distributed.comm import CommClosedError
+
         workers = list(dict.fromkeys(self.places))
         ranks = {worker: [r for r, place in enumerate(self.places) if place == worker] for worker in workers}
         found = self.client.run(_open_ports, self.name, ranks, workers=workers, on_error="return")
         self._raise_if_lost(workers)
         for worker, ports in found.items():
+            if isinstance(ports, CommClosedError):  # the scheduler has not noticed yet
+                raise WorkerLostError(f"the worker {worker} ended before the fit began; fit again")
             if isinstance(ports, Exception):
                 raise InputError(f"the worker {worker} cannot listen for the others: {ports}")
         addresses = {rank: address for ports in found.values() for rank, address in ports.items()}
@@ -286,9 +290,13 @@ def _say(level: int, sentence: str, *, shown: bool) -> None:
 
 def _check_versions(client: Client) -> None:
     """Raise unless all workers have this version of adfs."""
+    from distributed.comm import CommClosedError
+
     # A function of Python itself: a worker without adfs, or with an old one, has it too.
     versions = client.run(pkgutil.resolve_name, "adfs:__version__", on_error="return")
     for worker, version in versions.items():
+        if isinstance(version, CommClosedError):  # it has just ended
+            continue
         if isinstance(version, Exception):
             raise InputError(f"the worker {worker} cannot import adfs: {version}")
         if version != __version__:
@@ -414,7 +422,7 @@ class _Reporting(Cluster):
     def allgather(self, item: Any) -> list[Any]:
         if self.ended.is_set():
             raise RankLostError(f"rank {self.rank} was told to end by the client")
-        return super().allgather(item)
+        return super().allgather(item)  # type: ignore[safe-super]  # of the class beside this one
 
 
 class _Alone(_Reporting, OneProcess):
@@ -431,4 +439,4 @@ class _Linked(_Reporting, TcpPeers):
 
 def _pack(*block: Any) -> Partition:
     """Return the parts of a partition as one, which then lies on one worker."""
-    return block  # type: ignore[return-value]
+    return block

@@ -16,6 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 from adfs._version import __version__
 from adfs.engines.tasks import Partition, base_of, fit_partitions, take_fitted, without_cluster
 from adfs.errors import AdfsError, InputError, unknown_name
+from adfs.estimators.base import LinearEstimator
+from adfs.estimators.cross_validation import PenaltyCV
 from adfs.runtimes import Cluster, OneProcess, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.tcp import TcpPeers
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-Estimator = TypeVar("Estimator")
+Estimator = TypeVar("Estimator", bound=LinearEstimator | PenaltyCV[Any])
 
 _NODE = "adfs node"  # the column with the number of a row's partition
 
@@ -80,9 +82,9 @@ def fit(
     from pyspark.serializers import CloudPickleSerializer
     from pyspark.sql import functions
 
-    features = list(features)
+    names = list(features)
     others = {"label": label, "weight": weight, "offset": offset}
-    for name in [*features, *(each for each in others.values() if each is not None)]:
+    for name in [*names, *(each for each in others.values() if each is not None)]:
         if name not in dataframe.columns:
             raise unknown_name("column", name, dataframe.columns)
     plain = without_cluster(estimator)
@@ -92,11 +94,12 @@ def fit(
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        result = _fit_rank(plain, options, _partitions(batches, features), deadline, tls)
+        result = _fit_rank(plain, options, _partitions(batches, names), deadline, tls)
         if result is not None:
             yield pyarrow.record_batch({"result": [CloudPickleSerializer().dumps(result)]})
 
-    columns = [functions.col(f"`{name}`").cast("double").alias(name) for name in features]
+    # These names cannot meet: a feature may be called "label".
+    columns = [functions.col(f"`{name}`").cast("double").alias(f"x{k}") for k, name in enumerate(names)]
     columns += [functions.col(f"`{name}`").alias(part) for part, name in others.items() if name is not None]
     # The number of a partition is taken before several are put together into one task. A shuffle does that:
     # a task of a barrier stage cannot read several partitions.
@@ -181,7 +184,7 @@ def transform(
 # --------------------------------------------------------------------------- in the tasks
 
 
-def _partitions(batches: Iterator[pa.RecordBatch], features: Sequence[str]) -> dict[int, Partition]:
+def _partitions(batches: Iterator[pa.RecordBatch], features: list[str]) -> dict[int, Partition]:
     """Return the rows of this task, by the number of their partition."""
     import pandas
     import pyarrow
@@ -191,8 +194,8 @@ def _partitions(batches: Iterator[pa.RecordBatch], features: Sequence[str]) -> d
         return {}
     table = pyarrow.Table.from_batches(held)
     X = np.empty((table.num_rows, len(features)))
-    for place, name in enumerate(features):
-        X[:, place] = table.column(name).to_numpy()
+    for place in range(len(features)):
+        X[:, place] = table.column(place).to_numpy()
     parts = {}
     for name in ("label", "weight", "offset"):
         values = table.column(name).to_numpy() if name in table.column_names else None

@@ -28,14 +28,15 @@ class Fitted(NamedTuple):
 
     estimator: Any
     model: FittedModel
-    warnings: list[Warning]
+    warnings: list[Warning | str]
 
 
 def base_of(estimator: Any) -> LinearEstimator:
     """Return the estimator that a search fits, or the estimator itself."""
     if not isinstance(estimator, PenaltyCV):
         return estimator  # type: ignore[no-any-return]
-    return estimator._plain() if estimator.estimator is None else estimator.estimator
+    base: LinearEstimator = estimator._plain() if estimator.estimator is None else estimator.estimator
+    return base
 
 
 def without_cluster(estimator: Any) -> Any:
@@ -89,7 +90,8 @@ def fit_partitions(
     if cluster.rank > 0:
         return None
     # The runs hold this process's dual variables, which nobody needs.
-    for each in {base, getattr(estimator, "best_estimator_", base)}:
+    fitted: set[LinearEstimator] = {base, getattr(estimator, "best_estimator_", base)}
+    for each in fitted:
         each.set_params(**given)
     return Fitted(estimator, replace(model, runs=[], end=None), [note.message for note in noted])
 

@@ -312,7 +312,7 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator, unused-ignore]
     def predict_log_proba(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the logarithms of the probabilities."""
-        return np.log(self.predict_proba(X, offset))
+        return np.log(self.predict_proba(X, offset))  # type: ignore[no-any-return]
 
 
 @dataclass(eq=False, repr=False)

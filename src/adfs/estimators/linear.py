@@ -214,7 +214,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator, unused-ignore]
     def predict_log_proba(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the logarithms of the probabilities, shape (N, n_classes)."""
-        return np.log(self.predict_proba(X, offset))
+        return np.log(self.predict_proba(X, offset))  # type: ignore[no-any-return]
 
     @lazy_on_engines
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
