@@ -90,8 +90,7 @@ def fit_partitions(
     if cluster.rank > 0:
         return None
     # The runs hold this process's dual variables, which nobody needs.
-    fitted: set[LinearEstimator] = {base, getattr(estimator, "best_estimator_", base)}
-    for each in fitted:
+    for each in (base, *([estimator.best_estimator_] if isinstance(estimator, PenaltyCV) else [])):
         each.set_params(**given)
     return Fitted(estimator, replace(model, runs=[], end=None), [note.message for note in noted])
 
