@@ -51,7 +51,7 @@ def task(n_rows: int = 600) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
 def cut(values: np.ndarray, sizes: tuple[int, ...]) -> Any:
     """Return a dask array of blocks of these numbers of rows, which may be 0."""
     rest = values.shape[1:]
-    return da.from_array(values, chunks=(sizes, *rest))
+    return da.from_array(values, chunks=(sizes, *rest), name=False)
 
 
 def parts_of(sizes: tuple[int, ...]) -> dict[str, Any]:
