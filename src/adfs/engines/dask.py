@@ -97,7 +97,7 @@ class DaskWorkers(Engine):
             importlib.import_module("distributed")
             importlib.import_module("dask.array")
         except ImportError as error:
-            raise InputError(f"DaskWorkers needs dask ({error}): pip install 'adfs[dask]'") from None
+            raise InputError(f"DaskWorkers needs dask ({error}): pip install 'dask[complete]'") from None
         self._client, self.deadline, self.tls = client, deadline, tls
         self.checkpoint, self.checkpoint_every = checkpoint, checkpoint_every
 
