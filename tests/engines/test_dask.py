@@ -303,7 +303,7 @@ def test_dask_tells_of_a_lost_worker_or_resumes_to_the_same_bits(kill: bool, tmp
     ):
         expected = bits(long_fit(client).set_params(cluster=None, **one).fit(X, y))
         assert bits(long_fit(client).fit(*spread(client, X, y))) == expected
-        for number, moment in enumerate(np.random.default_rng(5).random(6)):
+        for number, moment in enumerate(np.random.default_rng(5).random(4)):
             rows, labels = spread(client, X, y)
             client.run(slow_down, 0.004)  # workers that start later are faster
             ending = end_at(client, 3.0 * moment, kill=kill)
