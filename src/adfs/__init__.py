@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from adfs import (
         algorithms,
         data,
+        engines,
         estimators,
         experiments,
         network,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         theory,
     )
     from adfs.data import load
+    from adfs.engines import DaskWorkers, spark
     from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
     from adfs.network import Network
     from adfs.planning import plan
@@ -42,6 +44,7 @@ __all__ = [
     "ADFSRegressor",
     "ADFSRegressorCV",
     "AdfsError",
+    "DaskWorkers",
     "Delays",
     "GeneralProblem",
     "Grid",
@@ -56,6 +59,7 @@ __all__ = [
     "__version__",
     "algorithms",
     "data",
+    "engines",
     "estimators",
     "experiments",
     "fit_mpi",
@@ -67,6 +71,7 @@ __all__ = [
     "runtimes",
     "schedule",
     "simulate",
+    "spark",
     "stages",
     "theory",
 ]
@@ -75,6 +80,7 @@ __all__ = [
 # above; a test holds the three together.
 _NAMES = {
     "adfs.data": ("load",),
+    "adfs.engines": ("DaskWorkers", "spark"),
     "adfs.estimators": ("ADFSClassifier", "ADFSClassifierCV", "ADFSRegressor", "ADFSRegressorCV"),
     "adfs.network": ("Network",),
     "adfs.planning": ("plan",),

@@ -20,6 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, _get_feature_names, c
 
 from adfs._version import __version__
 from adfs.errors import InputError, new_name, unknown_name
+from adfs.estimators.distributed import fits_on_engines
 from adfs.estimators.inference import WithStandardErrors
 from adfs.estimators.model_file import WithModelFile, training_facts
 from adfs.estimators.pipeline import FittedModel, Start, fit_model
@@ -153,6 +154,7 @@ class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type
     def _take(self, model: FittedModel) -> None:
         """Set the fitted attributes in the shapes of this class."""
 
+    @fits_on_engines
     @single_threaded
     def _fit(
         self,

@@ -15,9 +15,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from adfs.errors import InputError
 from adfs.estimators.base import LinearEstimator, Prepared, check_alike, positive
+from adfs.estimators.distributed import fits_on_engines
 from adfs.estimators.linear import ADFSClassifier, ADFSRegressor
 from adfs.estimators.model_file import search_facts
-from adfs.estimators.paths import fold_score, penalty_grid
+from adfs.estimators.paths import Fold, fold_masks, fold_score, penalty_grid
 from adfs.estimators.pipeline import FittedModel, Start, fit_model
 from adfs.estimators.solver import LocalData, ModelSpec, Solver
 from adfs.files import AnyPath
@@ -26,7 +27,6 @@ from adfs.runtimes.cluster import RefusalError
 from adfs.threads import single_threaded
 
 Kind = TypeVar("Kind", bound=LinearEstimator)
-Fold = tuple[np.ndarray, np.ndarray]  # masks of the rows to train on and of the rows to test, node after node
 
 
 def _has_probabilities(search: ADFSClassifierCV) -> bool:
@@ -67,17 +67,20 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         -------
         self
         """
-        model = self._fit(X, y, sample_weight, offset)
+        self._report(self._fit(X, y, sample_weight, offset))
+        return self
+
+    def _report(self, model: FittedModel) -> None:
+        """Warn of fits that did not reach the gap."""
         if self.n_unfinished_:
             warnings.warn(
                 f"{self.n_unfinished_} of the {self.scores_.size} fits to folds ended above "
                 f"tol={self.best_estimator_.tol:g}, and are scored as they ended: standardise the features, "
                 "or raise max_iter or tol",
                 ConvergenceWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         self.best_estimator_._report(model)
-        return self
 
     def _base(self) -> Kind:
         """Return a new estimator with the parameters of the given one."""
@@ -118,6 +121,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         penalties = penalty_grid(grid, ready.data, base._spec(), ready.solver)
         return [float(value) for value in (penalties if self._name == "alpha" else 1.0 / penalties)]
 
+    @fits_on_engines
     @single_threaded
     def _fit(
         self,
@@ -192,7 +196,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
                 "cv must be a number of folds, a splitter, or a list of (train, test) with at least one of "
                 f"them, got {self.cv!r}"
             )
-        return [_masks(pair, ready.order, number) for number, pair in enumerate(pairs)]
+        return [fold_masks(pair, ready.order, number) for number, pair in enumerate(pairs)]
 
     def _path(
         self, base: Kind, ready: Prepared, fold: Fold, grid: list[float], fits: _Fits
@@ -226,6 +230,11 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         """Return the predictions of the model that is fitted to all rows, shape (N,)."""
         check_is_fitted(self)
         return self.best_estimator_.predict(X, offset)  # type: ignore[no-any-return]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
+        """Return the score of the model fitted to all rows: accuracy, R² or D²."""
+        check_is_fitted(self)
+        return self.best_estimator_.score(X, y, sample_weight, offset)  # type: ignore[no-any-return]
 
     def save(self, path: AnyPath) -> None:
         """Write the model that is fitted to all rows as the estimator's ``save`` does, with the scores."""
@@ -284,6 +293,8 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
 
     Cs: Any = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
 
+    score = PenaltyCV.score
+
     def decision_function(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the decision values of the model fitted to all rows."""
         check_is_fitted(self)
@@ -293,12 +304,12 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
     def predict_proba(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the probabilities of the model fitted to all rows; for the logistic loss only."""
         check_is_fitted(self)
-        return np.asarray(self.best_estimator_.predict_proba(X, offset))
+        return self.best_estimator_.predict_proba(X, offset)  # type: ignore[no-any-return, unused-ignore]
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator, unused-ignore]
     def predict_log_proba(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the logarithms of the probabilities."""
-        return np.asarray(np.log(self.predict_proba(X, offset)))
+        return np.log(self.predict_proba(X, offset))  # type: ignore[no-any-return]
 
 
 @dataclass(eq=False, repr=False)
@@ -334,10 +345,7 @@ class ADFSRegressorCV(RegressorMixin, PenaltyCV[ADFSRegressor]):  # type: ignore
 
     alphas: Any = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
-        """Return R² or D² of the model fitted to all rows."""
-        check_is_fitted(self)
-        return self.best_estimator_.score(X, y, sample_weight, offset)
+    score = PenaltyCV.score
 
 
 class _Fits:
@@ -360,26 +368,6 @@ class _Fits:
 def _listed(values: Any) -> list[Any]:
     """Return the entries of a list of any kind; none of a number or a text."""
     return list(values) if isinstance(values, Iterable) and not isinstance(values, str) else []
-
-
-def _masks(pair: Sequence[Any], order: np.ndarray, number: int) -> Fold:
-    """Return a given fold as masks of the rows node after node; ``order`` has their places in the data."""
-    masks = []
-    for rows in pair:
-        chosen, mask = np.asarray(rows), np.zeros(order.size, dtype=np.bool_)
-        chosen = chosen.astype(np.int64) if chosen.size == 0 else chosen
-        try:
-            mask[chosen] = True
-        except IndexError as error:
-            raise InputError(f"fold {number} of cv does not suit {order.size} rows: {error}") from None
-        if chosen.dtype != np.bool_ and mask.sum() < chosen.size:
-            raise InputError(f"fold {number} of cv names a row twice")
-        masks.append(mask)
-    train, test = masks
-    if (train & test).any():
-        row = np.flatnonzero(train & test)[0]
-        raise InputError(f"fold {number} of cv has row {row} both to train on and to test")
-    return train[order], test[order]
 
 
 def _folds_inside(ready: Prepared, count: int) -> list[Fold]:

@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from adfs.errors import InputError
 from adfs.estimators.base import LinearEstimator, positive
+from adfs.estimators.distributed import lazy_on_engines
 from adfs.estimators.pipeline import FittedModel
 from adfs.prediction import explained_share, predicted_classes, probabilities
 from adfs.problem import LOSSES, Loss, Multinomial
@@ -175,6 +176,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.node_coef_ = model.node_coef[0] if single else model.node_coef
         self.node_intercept_ = model.node_intercept[0] if single else model.node_intercept
 
+    @lazy_on_engines
     def decision_function(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return xᵀθ + b: (N,) for two classes (positive is ``classes_[1]``), else (N, n_classes).
 
@@ -195,11 +197,13 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             self.coef_ = self.coef_.toarray()
         return self
 
+    @lazy_on_engines
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the class of each row, shape (N,)."""
         return predicted_classes(self.decision_function(X, offset), self.classes_)
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator, unused-ignore]
+    @lazy_on_engines
     def predict_proba(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the probabilities of the classes, shape (N, n_classes); for the logistic loss only.
 
@@ -210,7 +214,14 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator, unused-ignore]
     def predict_log_proba(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the logarithms of the probabilities, shape (N, n_classes)."""
-        return np.asarray(np.log(self.predict_proba(X, offset)))
+        return np.log(self.predict_proba(X, offset))  # type: ignore[no-any-return]
+
+    @lazy_on_engines
+    def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
+        """Return the weighted share of right classes."""
+        from sklearn.metrics import accuracy_score
+
+        return float(accuracy_score(y, self.predict(X, offset), sample_weight=sample_weight))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -305,6 +316,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.coef_, self.intercept_ = model.coef[0], float(model.intercept[0])
         self.node_coef_, self.node_intercept_ = model.node_coef[0], model.node_intercept[0]
 
+    @lazy_on_engines
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return xᵀθ + b, and the ``offset`` (N,) where one is given; shape (N,).
 
@@ -312,6 +324,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         """
         return self._loss().mean(self._margins(X, offset))
 
+    @lazy_on_engines
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
         """Return R², or D² (the share of the deviance explained) for losses with a log link."""
         predicted, loss = self.predict(X, offset), self._loss()

@@ -1,13 +1,15 @@
-"""Paths of penalties: the grid of an elastic net or a lasso, and the score of a model on a fold."""
+"""Parts of cross-validation: the grid of an elastic net or a lasso, folds as masks, the score of a fold."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from adfs.errors import InputError
 from adfs.estimators.intercepts import best_constants
 from adfs.estimators.pipeline import FittedModel, scaled_problems
 from adfs.estimators.solver import LocalData, ModelSpec, Solver, penalised, row_products
@@ -16,6 +18,9 @@ from adfs.problem import Problem
 from adfs.problem.evaluation import loss_curvatures, node_sums
 from adfs.runtimes.certificates import AllNodes
 from adfs.runtimes.cluster import RefusalError
+
+#: Masks of the rows to train on and of the rows to test, node after node.
+Fold = tuple[np.ndarray, np.ndarray]
 
 _WEAKEST = 1e-3  # the last penalty of a grid over the first, as in scikit-learn's ElasticNetCV
 
@@ -95,3 +100,23 @@ def fold_score(
         if scoring is None:
             return explained_share(spec.loss.unit_deviances, test.y, predicted, weights, totals)
         return mean_score(-spec.loss.unit_deviances(test.y, predicted), weights, totals)
+
+
+def fold_masks(pair: Sequence[Any], order: np.ndarray, number: int) -> Fold:
+    """Return a given fold as masks of the rows node after node; ``order`` has their places in the data."""
+    masks = []
+    for rows in pair:
+        chosen, mask = np.asarray(rows), np.zeros(order.size, dtype=np.bool_)
+        chosen = chosen.astype(np.int64) if chosen.size == 0 else chosen
+        try:
+            mask[chosen] = True
+        except IndexError as error:
+            raise InputError(f"fold {number} of cv does not suit {order.size} rows: {error}") from None
+        if chosen.dtype != np.bool_ and mask.sum() < chosen.size:
+            raise InputError(f"fold {number} of cv names a row twice")
+        masks.append(mask)
+    train, test = masks
+    if (train & test).any():
+        row = np.flatnonzero(train & test)[0]
+        raise InputError(f"fold {number} of cv has row {row} both to train on and to test")
+    return train[order], test[order]

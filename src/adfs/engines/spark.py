@@ -1,0 +1,246 @@
+"""Fits where the partitions of a Spark dataframe are: barrier tasks, linked by `adfs.TcpPeers`."""
+
+from __future__ import annotations
+
+import copy
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from adfs._version import __version__
+from adfs.engines.tasks import Partition, base_of, fit_partitions, take_fitted, without_cluster
+from adfs.errors import AdfsError, InputError, unknown_name
+from adfs.estimators.base import LinearEstimator
+from adfs.estimators.cross_validation import PenaltyCV
+from adfs.runtimes import Cluster, OneProcess, RunOptions
+from adfs.runtimes.cluster import RefusalError
+from adfs.runtimes.tcp import TcpPeers
+from adfs.runtimes.waiting import RankLostError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+Estimator = TypeVar("Estimator", bound=LinearEstimator | PenaltyCV[Any])
+
+_NODE = "adfs node"  # the column with the number of a row's partition
+
+
+def fit(
+    estimator: Estimator,
+    dataframe: DataFrame,
+    features: Sequence[str],
+    label: str = "y",
+    weight: str | None = None,
+    *,
+    offset: str | None = None,
+    n_tasks: int | None = None,
+    deadline: float = 60.0,
+    tls: Any = None,
+) -> Estimator:
+    """Fit an estimator to a Spark dataframe, in a barrier stage.
+
+    The partitions that have rows are the nodes, in their order. A task holds one of them or more: the bits do
+    not depend on the number of tasks, and are those of a fit in one process with the same partitions.
+
+    Parameters
+    ----------
+    estimator : ADFSClassifier, ADFSRegressor, ADFSClassifierCV or ADFSRegressorCV
+    dataframe : pyspark.sql.DataFrame
+    features : list of str
+        The columns of numbers.
+    label : str
+    weight, offset : str, optional
+        The columns of the sample weights and of the offsets.
+    n_tasks : int, optional
+        The tasks of the stage, which run at once; left out, Spark's default parallelism. One per partition is
+        enough.
+    deadline : float
+        Seconds that one task waits for another.
+    tls : optional
+        The certificates of the links, as for `adfs.TcpPeers`: files on every executor.
+
+    Returns
+    -------
+    estimator
+        The one that was given, fitted, in this program.
+
+    Examples
+    --------
+    ::
+
+        model = adfs.spark.fit(adfs.ADFSClassifier(), dataframe, features=["age", "size"], label="ill")
+        predicted = adfs.spark.transform(model, dataframe)
+    """
+    from pyspark.serializers import CloudPickleSerializer
+    from pyspark.sql import functions
+
+    names = list(features)
+    others = {"label": label, "weight": weight, "offset": offset}
+    for name in [*names, *(each for each in others.values() if each is not None)]:
+        if name not in dataframe.columns:
+            raise unknown_name("column", name, dataframe.columns)
+    plain = without_cluster(estimator)
+    seed = int(check_random_state(base_of(estimator).random_state).randint(2**31 - 1))
+    options = RunOptions(seed=seed, progress=False)
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow
+
+        result = _fit_rank(plain, options, _partitions(batches, names), deadline, tls)
+        if result is not None:
+            yield pyarrow.record_batch({"result": [CloudPickleSerializer().dumps(result)]})
+
+    # These names cannot meet: a feature may be called "label".
+    columns = [functions.col(f"`{name}`").cast("double").alias(f"x{k}") for k, name in enumerate(names)]
+    columns += [functions.col(f"`{name}`").alias(part) for part, name in others.items() if name is not None]
+    # The number of a partition is taken before several are put together into one task. A shuffle does that:
+    # a task of a barrier stage cannot read several partitions.
+    chosen = dataframe.select(*columns, functions.spark_partition_id().alias(_NODE))
+    count = n_tasks or dataframe.sparkSession.sparkContext.defaultParallelism
+    if dataframe.rdd.getNumPartitions() > count:
+        chosen = chosen.repartitionByRange(count, _NODE)
+    rows = chosen.mapInArrow(task, "result binary", barrier=True).collect()
+    if not rows:
+        raise InputError("the dataframe has no rows")
+    results = [CloudPickleSerializer().loads(bytes(row["result"])) for row in rows]
+    for result in results:
+        if isinstance(result, AdfsError):
+            raise result
+    (fitted,) = results
+    estimator._report(take_fitted(estimator, fitted))
+    return estimator
+
+
+def transform(
+    model: Any,
+    dataframe: DataFrame,
+    features: Sequence[str] | None = None,
+    *,
+    method: str = "predict",
+    column: str = "prediction",
+    offset: str | None = None,
+) -> DataFrame:
+    """Return a dataframe with one more column: the predictions of a fitted model.
+
+    Parameters
+    ----------
+    model : fitted estimator
+    dataframe : pyspark.sql.DataFrame
+    features : list of str, optional
+        Left out, the columns that the model was fitted to.
+    method : str
+        ``"predict"``, ``"predict_proba"`` or ``"decision_function"``; several numbers per row are an array.
+    column : str
+        The name of the new column.
+    offset : str, optional
+        The column of the offsets.
+    """
+    from pyspark.sql import functions
+
+    check_is_fitted(model)
+    names = list(getattr(model, "feature_names_in_", []) if features is None else features)
+    given = [*names, *([] if offset is None else [offset])]
+    for name in given:
+        if name not in dataframe.columns:
+            raise unknown_name("column", name, dataframe.columns)
+    if len(names) != model.n_features_in_:
+        raise InputError(
+            f"the model was fitted to {model.n_features_in_} columns: give their names as features"
+        )
+    alone = copy.copy(model)
+    base_of(alone).cluster = None
+
+    def predicted(rows: pd.DataFrame, shift: np.ndarray | None) -> np.ndarray:
+        return np.asarray(getattr(alone, method)(rows, shift))
+
+    # One row tells the type of the result.
+    import pandas
+
+    zero = pandas.DataFrame(np.zeros((1, len(names))), columns=names)
+    probe = predicted(zero, None)
+    kind = {"f": "double", "i": "bigint", "u": "bigint", "b": "boolean"}.get(probe.dtype.kind, "string")
+
+    def values(*series: Any) -> Any:
+        rows = pandas.concat(series[: len(names)], axis=1, keys=names)
+        found = predicted(rows, None if offset is None else series[-1].to_numpy())
+        return pandas.Series(list(found) if found.ndim > 1 else found)
+
+    values.__annotations__ = dict.fromkeys(("series", "return"), pandas.Series)  # which Spark reads
+    function = functions.pandas_udf(values, kind if probe.ndim == 1 else f"array<{kind}>")
+    inputs = [
+        functions.col(f"`{name}`").cast("double") for name in [*names, *([] if offset is None else [offset])]
+    ]
+    return dataframe.withColumn(column, function(*inputs))
+
+
+# --------------------------------------------------------------------------- in the tasks
+
+
+def _partitions(batches: Iterator[pa.RecordBatch], features: list[str]) -> dict[int, Partition]:
+    """Return the rows of this task, by the number of their partition."""
+    import pandas
+    import pyarrow
+
+    held = [batch for batch in batches if batch.num_rows]
+    if not held:
+        return {}
+    table = pyarrow.Table.from_batches(held)
+    X = np.empty((table.num_rows, len(features)))
+    for place in range(len(features)):
+        X[:, place] = table.column(place).to_numpy()
+    parts = {}
+    for name in ("label", "weight", "offset"):
+        values = table.column(name).to_numpy() if name in table.column_names else None
+        parts[name] = values.astype(str) if values is not None and values.dtype == object else values
+    # The rows of a partition follow each other.
+    numbers = table.column(_NODE).to_numpy()
+    cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1), numbers.size]
+    found: dict[int, Partition] = {}
+    for first, last in pairwise(cuts):
+        y, weights, offset = (None if values is None else values[first:last] for values in parts.values())
+        found[int(numbers[first])] = pandas.DataFrame(X[first:last], columns=features), y, weights, offset
+    return found
+
+
+def _fit_rank(
+    estimator: Any, options: RunOptions, held: dict[int, Partition], deadline: float, tls: Any
+) -> Any:
+    """Be one rank of a fit; return the result of rank 0, an error that all tasks have, or None."""
+    from pyspark import BarrierTaskContext
+
+    context = BarrierTaskContext.get()
+    host = context.getTaskInfos()[context.partitionId()].address.rpartition(":")[0]
+    listener = socket.create_server((host, 0))
+    address = f"{host}:{listener.getsockname()[1]}"
+    # All tasks are there from here on. Those without rows take no part.
+    cards = [json.loads(card) for card in context.allGather(json.dumps([__version__, address, sorted(held)]))]
+    cards = [card for card in cards if card[2]]
+    if not held:
+        listener.close()
+        return None
+    rank = [card[1] for card in cards].index(address)
+    versions = sorted({card[0] for card in cards})
+    if len(versions) > 1:
+        return RefusalError(f"the executors have different versions of adfs: {', '.join(versions)}")
+    nodes = sorted(node for _, _, theirs in cards for node in theirs)
+    ranks: Cluster = OneProcess()
+    if len(cards) > 1:
+        addresses = [card[1] for card in cards]
+        ranks = TcpPeers(addresses, rank, deadline=deadline, tls=tls, listener=listener)
+    else:
+        listener.close()
+    try:
+        own = [nodes.index(node) for node in sorted(held)]
+        return fit_partitions(estimator, [held[node] for node in sorted(held)], own, ranks, options)
+    except RankLostError:  # Spark starts the stage again
+        raise
+    except AdfsError as error:
+        return error if rank == 0 or getattr(error, "own", False) else None

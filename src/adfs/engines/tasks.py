@@ -1,0 +1,121 @@
+"""The task of one process of an engine: it fits the partitions of the process, together with the others."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from adfs.errors import InputError
+from adfs.estimators.base import LinearEstimator
+from adfs.estimators.cross_validation import PenaltyCV
+from adfs.estimators.pipeline import FittedModel
+from adfs.problem.samples import sparse
+from adfs.runtimes import Cluster, RunOptions
+from adfs.runtimes.checkpoints import used_by_one_run
+
+#: X, y, sample weights and offsets of one partition; the last two may be None.
+Partition = tuple[Any, Any, Any, Any]
+
+
+class Fitted(NamedTuple):
+    """The fitted estimator, the facts about its model, and the warnings of the fit."""
+
+    estimator: Any
+    model: FittedModel
+    warnings: list[Warning | str]
+
+
+def base_of(estimator: Any) -> LinearEstimator:
+    """Return the estimator that a search fits, or the estimator itself."""
+    if not isinstance(estimator, PenaltyCV):
+        return estimator  # type: ignore[no-any-return]
+    base: LinearEstimator = estimator._plain() if estimator.estimator is None else estimator.estimator
+    return base
+
+
+def without_cluster(estimator: Any) -> Any:
+    """Return a new estimator of the same parameters that can go to other processes.
+
+    Parameters that depend on how rows are spread over processes are refused: here nodes are partitions.
+    """
+    base = base_of(estimator)
+    if base.warm_start:
+        raise InputError("{warm_start} needs the rows in this process: leave it out", warm_start=True)
+    if not (isinstance(base.partition, str) and base.partition == "contiguous"):
+        raise InputError("{partition} is that of the collection: leave it out", partition=None)
+    alone = type(base)(**base.get_params(deep=False) | {"cluster": None})
+    if base is estimator:
+        return alone
+    if not isinstance(estimator.cv, int | np.integer):
+        raise InputError(
+            f"cv must be a number of folds, which each node makes of its own rows, got {estimator.cv!r}"
+        )
+    return type(estimator)(**estimator.get_params(deep=False) | {"estimator": alone})
+
+
+def count_rows(partition: Partition) -> int:
+    """Return the number of rows of a partition, after a check that its parts have as many."""
+    X, *others = partition
+    n_rows = int(X.shape[0])
+    for name, values in zip(("y", "sample_weight", "offset"), others, strict=True):
+        if values is not None and len(values) != n_rows:
+            raise InputError(
+                f"{name} must have one entry per row of X: a partition has {n_rows} rows and "
+                f"{len(values)} entries of {name}"
+            )
+    return n_rows
+
+
+def fit_partitions(
+    estimator: Any, parts: Sequence[Partition], nodes: Sequence[int], cluster: Cluster, options: RunOptions
+) -> Fitted | None:
+    """Fit the partitions of this process as the nodes of their numbers; process 0 returns the result."""
+    rows, y, weights, offset = (_joined(columns) for columns in zip(*parts, strict=True))
+    ends = np.cumsum([count_rows(part) for part in parts])
+    base = base_of(estimator)
+    given = {"n_nodes": base.n_nodes, "partition": base.partition, "cluster": None}
+    base.set_params(n_nodes=len(parts), partition=np.split(np.arange(ends[-1]), ends[:-1]), cluster=cluster)
+    with contextlib.ExitStack() as held:
+        noted = held.enter_context(warnings.catch_warnings(record=True)) if cluster.rank == 0 else []
+        held.enter_context(cluster)
+        if options.checkpoint is not None:  # two fits must not write the same one
+            held.enter_context(used_by_one_run(cluster, options.checkpoint))
+        model = estimator._fit(rows, y, weights, offset, options, nodes)
+    if cluster.rank > 0:
+        return None
+    # The runs hold this process's dual variables, which nobody needs.
+    for each in (base, *([estimator.best_estimator_] if isinstance(estimator, PenaltyCV) else [])):
+        each.set_params(**given)
+    return Fitted(estimator, replace(model, runs=[], end=None), [note.message for note in noted])
+
+
+def take_fitted(estimator: Any, fitted: Fitted) -> FittedModel:
+    """Give the estimator of the user's program the attributes of the fitted one; return the model's facts."""
+    parameters = estimator.get_params(deep=False)
+    found = {name: value for name, value in vars(fitted.estimator).items() if name not in parameters}
+    if "best_estimator_" in found:
+        found["best_estimator_"].set_params(cluster=base_of(estimator).cluster)
+    vars(estimator).update(found)
+    for note in fitted.warnings:
+        warnings.warn(note, stacklevel=5)
+    return fitted.model
+
+
+def _joined(columns: Sequence[Any]) -> Any:
+    """Return the rows of several partitions one below the other; those of one are not copied."""
+    first = columns[0]
+    if first is None or len(columns) == 1:
+        return first
+    if sparse(first):
+        return sp.vstack(columns, format="csr")
+    if hasattr(first, "iloc"):
+        import pandas as pd
+
+        return pd.concat(columns)
+    return np.concatenate(columns)
