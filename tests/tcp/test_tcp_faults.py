@@ -406,7 +406,7 @@ def test_ended_process_is_named_at_once() -> None:
             if cluster.rank == 1:
                 time.sleep(0.5)
                 for connection in cluster._connections.values():
-                    meeting.hang_up(connection.socket)
+                    meeting.close_socket(connection.socket)
                 return None
             begun = time.monotonic()
             try:
@@ -505,7 +505,7 @@ def test_broken_frames_of_a_peer_are_told(fault: str) -> None:
                 connection.socket.sendall(words)
                 if fault != "truncated":
                     time.sleep(0.3)
-                meeting.hang_up(connection.socket)
+                meeting.close_socket(connection.socket)
                 return None
             return cluster.allgather(None)
 

@@ -76,7 +76,7 @@ def test_connections_survive_random_streams(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", STREAMS)
-def test_doors_survive_random_callers(count: int) -> None:
+def test_listeners_survive_random_callers(count: int) -> None:
     rng = random.Random(1)
     for _ in range(count):
         ours, theirs = socket.socketpair()
@@ -91,7 +91,7 @@ def test_doors_survive_random_callers(count: int) -> None:
             theirs.shutdown(socket.SHUT_WR)
             try:
                 card = meeting._card(ours)
-            except (FrameError, OSError, ValueError, RecursionError) as error:  # what the door expects
+            except (FrameError, OSError, ValueError, RecursionError) as error:  # what the listener expects
                 card = {"words": meeting.explain(error)}
             assert isinstance(card, dict)
             assert card.get("words") != ""

@@ -54,6 +54,7 @@ class DadaoParameters(ParameterRecord):
             raise InputError("dadao computes gradients at every node: each node needs at least one row")
         largest, nu = float(node_smoothness(summary).max()), 0.5 * float(summary.sigma.min())
         connectivity = network.algebraic_connectivity
+        # With this scale χ1χ2 = 1/2, the most that the theorem allows: exchanges are as rare as can be.
         scale = math.sqrt(float(network.resistances.values.max()) / connectivity)
         rates = scale * network.weights
         total = network.n_nodes + float(rates.sum())
@@ -125,6 +126,7 @@ def _multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
 def _bring(parts: DadaoParts, i: int, time: float) -> None:
     """Let the flow of node i run up to a time."""
     vectors, found, product = parts.state.vectors, parts.room[0], parts.room[1]
+    # A node is brought forward only when it acts: between its events nothing but the flow changes it.
     elapsed = time - parts.state.time[i]
     if elapsed <= 0.0:
         return
@@ -216,11 +218,14 @@ def _run(
         edge = actors[t] - n
         i = parts.slot[parts.ends[edge, 0]]
         j = parts.slot[parts.ends[edge, 1]]
+        # The other end is in another process: the runtime does this event by messages.
         if i < 0 or j < 0:
             return t
         _bring(parts, i, times[t])
         _bring(parts, j, times[t])
         for k in range(vectors.shape[2]):
+            # The operations are those of `_outgoing` and `_incoming`: the bits are the same
+            # wherever the two ends are.
             half = 0.5 * ((vectors[i, _Y, k] + vectors[i, _Z, k]) - (vectors[j, _Y, k] + vectors[j, _Z, k]))
             vectors[i, _Z, k] -= parts.constants[4] * half
             vectors[i, _Z_TILDE, k] -= parts.constants[5] * half

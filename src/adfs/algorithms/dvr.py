@@ -137,6 +137,7 @@ def _compute(parts: DvrParts, i: int, j: int) -> None:
     """Move the point of sample j towards θ_i, and θ_i by the change of the sample's gradient."""
     samples, state = parts.samples, parts.state
     margin, share = row_margin(samples.rows, j, state.theta[i]), parts.share[j]
+    # Only the margin of z_ij enters anywhere, so a sample keeps one number in place of a vector.
     state.margins[j] = (1.0 - share) * state.margins[j] + share * margin
     label = label_at(samples.y, j)
     slope = samples.weights[j] * derivative(samples.loss, state.margins[j], label)
@@ -150,9 +151,11 @@ def _begin(parts: DvrParts, t: int, last: int, out: np.ndarray) -> int:
     while t < last:
         if not window.bounds[0] <= t < window.bounds[1]:
             draw_rounds(window, t)
+        # z moves when a round begins: a run that stops before it and goes on later moves z once.
         if parts.inner > 0 and t > 0 and t % parts.inner == 0:
             _move_center(parts)
         r = t - window.bounds[0]
+        # All nodes share the coin: every process stops for a product in the same round.
         if window.gossips[r]:
             for i in range(out.shape[0]):
                 for k in range(out.shape[1]):
@@ -187,6 +190,7 @@ class DvrProcess(RoundProcess):
         weights = np.where(problem.active, 1.0 + problem.smoothness / sigma[node], 0.0)
         tables = AliasTables.build(weights, problem.node_starts, node_ids=setting.block)
         self.samples_per_round = int(np.count_nonzero(tables.drawable))
+        # A sample is drawn with p_ij = (1 − p_comm)(1 + L_ij/σ_i)/S_i, and its share is αη/p_ij.
         rate = p.dual_weight * p.step / (1.0 - p.p_comm) * p.sample_sums[setting.block]
         share = rate[node] / np.where(problem.active, weights, 1.0)
         # Every sample's point starts at 0, and θ where the sum of its dual variables is: one pass.

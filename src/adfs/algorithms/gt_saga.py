@@ -123,6 +123,7 @@ def _end(parts: GtSagaParts, t: int, mixed: np.ndarray) -> int:
             slope = derivative(samples.loss, row_margin(samples.rows, j, x[i]), label_at(samples.y, j))
             change = samples.weights[j] * slope - state.table[j]
             state.table[j] += change
+            # In the estimate one draw stands for all samples of the node; in the table it is itself alone.
             add_row(samples.rows, j, parts.sizes[i] * change, estimate[i])
             add_row(samples.rows, j, change, total[i])
         for k in range(d):
@@ -138,9 +139,11 @@ class GtSagaProcess(RoundProcess):
     def __init__(self, setting: Setting[GtSagaParameters]) -> None:
         problem, network = setting.problem, setting.network
         step = chebyshev_coefficients(network).step
+        # Of all I − c·Lap this one has the second eigenvalue of smallest size.
         mixing = sp.eye_array(network.n_nodes, format="csr") - step * network.laplacian()
         super().__init__(setting, sp.csr_array(mixing))
         k, d = self.message_shape
+        # x and y are mixed together, which halves the number of messages.
         self.message_shape = (k, 2 * d)
         self.parameters = setting.parameters
         x, tracker, estimate, total = np.zeros((4, k, d))

@@ -42,6 +42,7 @@ def chebyshev_mean(gossip: Gossip, values: np.ndarray, chebyshev: ChebyshevCoeff
     # With one product the polynomial is the matrix itself; c2 may be infinite then.
     if chebyshev.rounds == 1:
         return np.asarray(once)
+    # The recurrence of the Chebyshev polynomials, for the vectors and for the number that divides them.
     before, current = values, stretch * once
     scale_before, scale = 1.0, stretch
     for _ in range(chebyshev.rounds - 1):
@@ -75,6 +76,7 @@ class OpapcParameters(ParameterRecord):
         largest, smallest = float(node_smoothness(summary).max()), float(summary.sigma.min())
         kappa, c = largest / smallest, chebyshev.contraction**chebyshev.rounds
         root = (1.0 + c) / (1.0 - c)  # √χ
+        # Theorem 1 has τ = min(1, ½√(χ/κ)), η = 1/(4τL), and θ = 1/(ηλ) with the largest eigenvalue λ.
         mixing = min(1.0, 0.5 * root / math.sqrt(kappa))
         step = 1.0 / (4.0 * mixing * largest)
         rate = 0.25 * min(1.0 / (math.sqrt(kappa) * root), 1.0 / root**2)
@@ -107,6 +109,7 @@ class OpapcProcess(RoundProcess):
         guess = shrink * (target - p.step * self.dual_sum)
         self.dual_sum += p.dual_step * (guess - chebyshev_mean(gossip, guess, self.chebyshev))
         following = shrink * (target - p.step * self.dual_sum)
+        # This uses the old x, which is therefore replaced last.
         self.forward[...] = point + 2.0 * p.mixing / (2.0 - p.mixing) * (following - x)
         x[...] = following
         self.position += 1.0

@@ -81,6 +81,7 @@ class SonataParameters(ParameterRecord):
             root, added = math.sqrt(mu / beta), beta - mu
             inner, momentum = math.ceil(math.log(beta / mu)), (1.0 - root) / (1.0 + root)
             rate = root / inner
+            # Momentum carries on differences between the nodes, too: an exchange has to shrink them more.
             while mixing(rounds) > 0.5 * root:
                 rounds += 1
         rate = 0.5 * min(rate, 1.0 - mixing(rounds))
@@ -119,6 +120,7 @@ class SonataProcess(RoundProcess):
         gradient = np.empty(self.message_shape)
         node_gradients(self.samples, self.problem.sigma, x, gradient)
         gradient += p.added * (x - self.center)
+        # What is mixed is y + ∇f(x⁺) − ∇f(x), because the correction is ∇f(x) − y.
         self.correction[...] = gradient - chebyshev_mean(gossip, gradient - self.correction, self.chebyshev)
         self.position += 1.0
         self.count(1, 2 * p.rounds)
@@ -190,6 +192,7 @@ class Sonata(Method[SonataParameters]):
         if n * d * d > _MOST_NUMBERS:
             return parameters
         samples, own, column = problem.samples, np.empty((k, d, d)), np.empty((k, d))
+        # One product with a unit vector gives a column of the matrices of all nodes.
         for j, unit in enumerate(np.eye(d)):
             curvature_products(samples, samples.loss.beta, unit, column)
             own[:, :, j] = column + problem.sigma[:, None] * unit
@@ -204,6 +207,7 @@ class Sonata(Method[SonataParameters]):
         return parameters.with_similarity(options["similarity"]) if "similarity" in options else parameters
 
     def position_of(self, parameters: SonataParameters, sizes: NodeSizes, passes: float) -> float:
+        # A round goes through the samples twice, for the solve and for the gradient.
         return 0.5 * passes
 
     def effort(self, parameters: SonataParameters, sizes: NodeSizes, network: Network) -> RoundEffort:

@@ -143,6 +143,7 @@ class DaskWorkers(Engine):
             checkpoint_every=self.checkpoint_every,
         )
         _check_versions(client)
+        # The columns of a block may lie on different workers: as one value they have one place.
         pack = dask.delayed(_pack, pure=True)
         futures = client.compute([pack(*block) for block in blocks_of(X, y, sample_weight, offset)])
         parts, groups, places = _groups(client, futures)
@@ -154,6 +155,8 @@ class DaskWorkers(Engine):
                 if folder is None or attempt == _RESTARTS:
                     raise
                 _say(logging.WARNING, f"{error}; the fit starts again from its checkpoint", shown=True)
+            # The groups keep their ranks, and so their files in the checkpoint: only places change.
+            # Dask computes the partitions of a lost worker again from their graphs.
             options, places = replace(options, resume=True), _new_places(client, places)
             _check_versions(client)
         raise AssertionError
@@ -186,8 +189,8 @@ class _Fit:
     def run(self, parts: Sequence[Future], groups: Sequence[Sequence[int]], shown: bool) -> Fitted:
         """Start a task per group of partitions, and return the result of the first."""
         client, futures = self.client, list[Any]()
-        with self._messages(shown) as told:
-            team = _Team(self.name, self._listen(), self.engine.deadline, self.engine.tls, told)
+        with self._messages(shown) as level:
+            team = _Team(self.name, self._listen(), self.engine.deadline, self.engine.tls, level)
             try:
                 for rank, (place, nodes) in enumerate(zip(self.places, groups, strict=True)):
                     held = [parts[node] for node in nodes]
@@ -319,6 +322,7 @@ def _groups(client: Client, futures: Sequence[Future]) -> tuple[list[Future], li
     for node, part in enumerate(parts):
         if not holders[part.key]:
             raise WorkerLostError("a worker ended before the fit began; fit again")
+        # Several workers may have copies: the least address is the same choice every time.
         found.setdefault(min(holders[part.key]), []).append(node)
     return parts, list(found.values()), list(found)
 
@@ -332,6 +336,7 @@ def _new_places(client: Client, places: Sequence[str]) -> list[str]:
     new = []
     for place in places:
         if place not in there:
+            # A worker can be several ranks: the one that is the fewest takes over.
             place = min(there, key=taken.count)
             taken.append(place)
         new.append(place)
@@ -363,6 +368,7 @@ def _open_ports(name: str, ranks: Mapping[str, Sequence[int]], dask_worker: Any)
     host, found = get_address_host(dask_worker.address), {}
     _ENDED[name] = threading.Event()
     for rank in ranks[dask_worker.address]:
+        # The port is open before any task begins: a call of a faster rank waits in its queue.
         listener = _LISTENERS[name, rank] = socket.create_server((host, 0))
         found[rank] = f"{host}:{listener.getsockname()[1]}"
     return found
@@ -373,6 +379,7 @@ def _close(name: str) -> None:
     for key in [key for key in _LISTENERS if key[0] == name]:
         _LISTENERS.pop(key).close()
     if name in _ENDED:
+        # A running task looks at the event whenever the ranks agree on something.
         _ENDED.pop(name).set()
 
 

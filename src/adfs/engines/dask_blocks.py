@@ -18,6 +18,8 @@ def blocks_of(X: Any, *others: Any) -> list[tuple[Any, ...]]:
     for name, values in zip(names, others, strict=True):
         both = isinstance(values, da.Array) and isinstance(X, da.Array)
         if both and values.shape[0] == X.shape[0]:  # neither is unknown
+            # Arrays know how many rows a chunk has, so one can be cut like the other. The partitions of
+            # dataframes do not: they are taken as they are, and the workers compare lengths.
             values = values.rechunk({0: X.chunks[0]})
         columns.append([None] * len(columns[0]) if values is None else _rows(values, name))
         if len(columns[-1]) != len(columns[0]):
@@ -33,6 +35,7 @@ def _rows(collection: Any, name: str) -> list[Any]:
     import dask.array as da
 
     if isinstance(collection, da.Array):
+        # A node needs whole rows: columns that are cut apart are joined first.
         whole = collection.rechunk({1: -1}) if collection.ndim > 1 else collection
         return list(whole.to_delayed(optimize_graph=False).ravel())
     if not hasattr(collection, "to_delayed"):
@@ -48,11 +51,13 @@ def lazy_call(name: str, estimator: Any, X: Any, offset: Any = None) -> Any:
     import dask
     import dask.array as da
 
+    # The model is one value of the graph, which all blocks share; Dask need not look into it.
     model = dask.delayed(estimator, pure=False, traverse=False)
     blocks = blocks_of(X, None, None, offset)
     # A few rows tell the shape and the type of the result.
     array = isinstance(X, da.Array)
     probe = getattr(estimator, name)(np.zeros((1, X.shape[1]), X.dtype) if array else X._meta_nonempty)
+    # A dataframe does not know the lengths of its partitions, and then the result does not either.
     sizes = X.chunks[0] if array else [np.nan] * len(blocks)
     call = dask.delayed(_call, pure=True)
     results = [
@@ -75,11 +80,13 @@ def lazy_score(estimator: Any, X: Any, y: Any, sample_weight: Any = None, offset
     model = dask.delayed(estimator, pure=False, traverse=False)
     blocks = blocks_of(X, y, sample_weight, offset)
     total = dask.delayed(_added, pure=True)
+    # R² and D² compare with the mean of all targets, which needs a pass of its own over them.
     mean = None
     if not hasattr(estimator, "classes_"):
         sums = dask.delayed(_target_sums, pure=True)
         mean = total([sums(labels, weights) for _, labels, weights, _ in blocks])
     errors = dask.delayed(_errors, pure=True)
+    # The blocks are added in their order: the score does not depend on which worker is first.
     found = total([errors(model, mean, *block) for block in blocks])
     return da.from_delayed(dask.delayed(_share_explained, pure=True)(found), (), np.float64)
 
@@ -106,6 +113,7 @@ def _errors(model: Any, mean: Any, rows: Any, y: Any, weights: Any, offset: Any)
     For classes it is the weight of the wrong ones, otherwise the deviance from the mean or the prediction.
     """
     labels, masses = _columns(y, weights)
+    # A filter may leave a partition without rows, for which `predict` would raise.
     if not len(labels):
         return np.zeros(2)
     predicted = model.predict(rows, offset)
@@ -117,4 +125,5 @@ def _errors(model: Any, mean: Any, rows: Any, y: Any, weights: Any, offset: Any)
 
 def _share_explained(errors: np.ndarray) -> np.float64:
     """Return the share of the error without a model that a model explains."""
+    # Targets that are all alike leave nothing to explain: the score is 1 without an error, and 0 otherwise.
     return np.float64(1.0 - errors[1] / errors[0]) if errors[0] > 0.0 else np.float64(errors[1] <= 0.0)

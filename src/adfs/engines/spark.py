@@ -95,6 +95,7 @@ def fit(
         import pyarrow
 
         result = _fit_rank(plain, options, _partitions(batches, names), deadline, tls)
+        # A task can only return rows: the result, or an error, is the bytes of one row.
         if result is not None:
             yield pyarrow.record_batch({"result": [CloudPickleSerializer().dumps(result)]})
 
@@ -107,10 +108,12 @@ def fit(
     count = n_tasks or dataframe.sparkSession.sparkContext.defaultParallelism
     if dataframe.rdd.getNumPartitions() > count:
         chosen = chosen.repartitionByRange(count, _NODE)
+    # A barrier stage starts all tasks at once, so that no rank waits for one that has no core yet.
     rows = chosen.mapInArrow(task, "result binary", barrier=True).collect()
     if not rows:
         raise InputError("the dataframe has no rows")
     results = [CloudPickleSerializer().loads(bytes(row["result"])) for row in rows]
+    # An error of the fit comes back as a result: Spark would repeat a stage whose task raised it.
     for result in results:
         if isinstance(result, AdfsError):
             raise result
@@ -155,6 +158,7 @@ def transform(
         raise InputError(
             f"the model was fitted to {model.n_features_in_} columns: give their names as features"
         )
+    # The executors predict block by block, each alone: the cluster of the fit stays here.
     alone = copy.copy(model)
     base_of(alone).cluster = None
 
@@ -189,16 +193,19 @@ def _partitions(batches: Iterator[pa.RecordBatch], features: list[str]) -> dict[
     import pandas
     import pyarrow
 
+    # The fit needs all rows of the task at once, so the batches are not worked off one by one.
     held = [batch for batch in batches if batch.num_rows]
     if not held:
         return {}
     table = pyarrow.Table.from_batches(held)
+    # Arrow has columns, and the fit goes through rows: this copy turns one into the other.
     X = np.empty((table.num_rows, len(features)))
     for place in range(len(features)):
         X[:, place] = table.column(place).to_numpy()
     parts = {}
     for name in ("label", "weight", "offset"):
         values = table.column(name).to_numpy() if name in table.column_names else None
+        # Arrow gives labels of text as Python objects; here they become what an array of text holds.
         parts[name] = values.astype(str) if values is not None and values.dtype == object else values
     # The rows of a partition follow each other.
     numbers = table.column(_NODE).to_numpy()
@@ -218,11 +225,13 @@ def _fit_rank(
 
     context = BarrierTaskContext.get()
     host = context.getTaskInfos()[context.partitionId()].address.rpartition(":")[0]
+    # The port is open before the others learn its address: none of them finds it closed.
     listener = socket.create_server((host, 0))
     address = f"{host}:{listener.getsockname()[1]}"
     # All tasks are there from here on. Those without rows take no part.
     cards = [json.loads(card) for card in context.allGather(json.dumps([__version__, address, sorted(held)]))]
     cards = [card for card in cards if card[2]]
+    # A task without rows leaves only here: the others waited for its card, too.
     if not held:
         listener.close()
         return None
@@ -230,6 +239,7 @@ def _fit_rank(
     versions = sorted({card[0] for card in cards})
     if len(versions) > 1:
         return RefusalError(f"the executors have different versions of adfs: {', '.join(versions)}")
+    # Every task makes the same list, in which the place of a partition is the number of its node.
     nodes = sorted(node for _, _, theirs in cards for node in theirs)
     ranks: Cluster = OneProcess()
     if len(cards) > 1:
@@ -243,4 +253,5 @@ def _fit_rank(
     except RankLostError:  # Spark starts the stage again
         raise
     except AdfsError as error:
+        # Where all tasks have the same error, rank 0 says it for all; a task says one that it alone has.
         return error if rank == 0 or getattr(error, "own", False) else None

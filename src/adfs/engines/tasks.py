@@ -49,9 +49,11 @@ def without_cluster(estimator: Any) -> Any:
         raise InputError("{warm_start} needs the rows in this process: leave it out", warm_start=True)
     if not (isinstance(base.partition, str) and base.partition == "contiguous"):
         raise InputError("{partition} is that of the collection: leave it out", partition=None)
+    # Parameters alone travel: what an earlier fit has left may be large, and is not needed.
     alone = type(base)(**base.get_params(deep=False) | {"cluster": None})
     if base is estimator:
         return alone
+    # A splitter would list rows of the whole collection, which no process has.
     if not isinstance(estimator.cv, int | np.integer):
         raise InputError(
             f"cv must be a number of folds, which each node makes of its own rows, got {estimator.cv!r}"
@@ -77,16 +79,20 @@ def fit_partitions(
 ) -> Fitted | None:
     """Fit the partitions of this process as the nodes of their numbers; process 0 returns the result."""
     rows, y, weights, offset = (_joined(columns) for columns in zip(*parts, strict=True))
+    # An estimator takes one matrix: where the partitions end in it tells the nodes of this process.
     ends = np.cumsum([count_rows(part) for part in parts])
     base = base_of(estimator)
+    # These are put back after the fit, so that the user's object comes back with its own parameters.
     given = {"n_nodes": base.n_nodes, "partition": base.partition, "cluster": None}
     base.set_params(n_nodes=len(parts), partition=np.split(np.arange(ends[-1]), ends[:-1]), cluster=cluster)
     with contextlib.ExitStack() as held:
+        # The warnings of process 0 are shown in the user's program; those of others would repeat them.
         noted = held.enter_context(warnings.catch_warnings(record=True)) if cluster.rank == 0 else []
         held.enter_context(cluster)
         if options.checkpoint is not None:  # two fits must not write the same one
             held.enter_context(used_by_one_run(cluster, options.checkpoint))
         model = estimator._fit(rows, y, weights, offset, options, nodes)
+    # All processes end with the same model, so one of them sends it.
     if cluster.rank > 0:
         return None
     # The runs hold this process's dual variables, which nobody needs.
@@ -97,9 +103,11 @@ def fit_partitions(
 
 def take_fitted(estimator: Any, fitted: Fitted) -> FittedModel:
     """Give the estimator of the user's program the attributes of the fitted one; return the model's facts."""
+    # The user's parameters stay as they are; only what the fit has found is taken over.
     parameters = estimator.get_params(deep=False)
     found = {name: value for name, value in vars(fitted.estimator).items() if name not in parameters}
     if "best_estimator_" in found:
+        # The best estimator travelled without the cluster, which it needs to predict for collections.
         found["best_estimator_"].set_params(cluster=base_of(estimator).cluster)
     vars(estimator).update(found)
     for note in fitted.warnings:
@@ -114,6 +122,7 @@ def _joined(columns: Sequence[Any]) -> Any:
         return first
     if sparse(first):
         return sp.vstack(columns, format="csr")
+    # A dataframe keeps the names of its columns, which the fitted model remembers.
     if hasattr(first, "iloc"):
         import pandas as pd
 

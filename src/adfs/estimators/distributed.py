@@ -48,6 +48,7 @@ def fits_on_engines(fit: F) -> F:
 
     @wraps(fit)
     def placed(self: Any, X: Any, y: Any, *arrays: Any, **named: Any) -> Any:
+        # A search has no cluster of its own: that of the estimator which it fits counts.
         engine = getattr(getattr(self, "estimator", self), "cluster", None)
         return (engine.fit if isinstance(engine, Engine) else fit)(self, X, y, *arrays, **named)
 
@@ -60,6 +61,7 @@ def lazy_on_engines(method: F) -> F:
     @wraps(method)
     def placed(self: Any, X: Any, *arrays: Any, **named: Any) -> Any:
         engine = self.cluster
+        # Rows of this program are predicted here, also by a model that an engine has fitted.
         if isinstance(engine, Engine) and engine.holds(X):
             return engine.apply(method.__name__, self, X, *arrays, **named)
         return method(self, X, *arrays, **named)

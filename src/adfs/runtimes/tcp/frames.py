@@ -69,8 +69,10 @@ def check_header(header: bytes | memoryview, number: int, longest: int) -> tuple
         raise FrameError(foreign(bytes(header[:1])))
     if kind not in _KINDS:
         raise FrameError(f"a message of the unknown kind {kind}")
+    # TCP loses nothing: a wrong number means that the ends disagree on where a frame begins.
     if given != number & 0xFFFFFFFF:
         raise FrameError(f"message {given} where message {number} is next: one is missing or was repeated")
+    # This comes before any memory is taken: a stranger may promise any length.
     if length > longest:
         raise FrameError(f"a message of {length} bytes, and {longest} are the most")
     return _KINDS[kind], edge, length
@@ -131,11 +133,13 @@ class Connection:
         """Send a frame, or what the socket takes of it now; until it has left, its bytes must not change."""
         body = memoryview(payload).cast("B")
         with self.lock:
+            # The number is given under the lock: signs of life of the other thread are counted, too.
             header = HEADER.pack(MAGIC, kind, 0, self._sent & 0xFFFFFFFF, body.nbytes)
             self._sent += 1
             if body.nbytes < _SHORT:
                 self.unsent.append(memoryview(header + body))
             else:
+                # To copy a long body would cost more than a second call of the system.
                 self.unsent += [memoryview(header), body]
             self._flush()
 
@@ -150,6 +154,7 @@ class Connection:
 
     def sign(self) -> None:
         """Send a sign of life, unless something else is on its way."""
+        # While the other end does not read, signs would pile up in the queue.
         if not self.unsent and not self.ended:
             self.send(Kind.SIGN_OF_LIFE)
         else:
@@ -181,6 +186,7 @@ class Connection:
         """Take what has arrived, without waiting; raise `FrameError` if it is not what a process sends."""
         while not self.ended:
             long = self._long
+            # The bytes of a long frame go straight to its array, those of all others to the shared buffer.
             room = long[-1].data[self._filled :] if long else self._buffer[self._end :]
             try:
                 with self.lock:
@@ -191,6 +197,7 @@ class Connection:
                 count, self.trouble = 0, error
             if count == 0:
                 self.ended = True
+                # A stranger may have sent less than a header: even so its first bytes tell what it is.
                 start = bytes(self._buffer[: min(self._end, len(MAGIC))])
                 if not MAGIC.startswith(start):
                     raise FrameError(foreign(start))
@@ -208,6 +215,7 @@ class Connection:
             else:
                 self._end += count
                 self._take_frames()
+            # Less than the room means that the socket is empty: another call would only say so.
             # TLS may hold bytes that the socket no longer shows.
             if count < room.nbytes and not (isinstance(self.socket, ssl.SSLSocket) and self.socket.pending()):
                 return
@@ -219,6 +227,7 @@ class Connection:
             kind, edge, length = check_header(buffer[start:end], self._received, self.longest)
             first = start + HEADER.size
             if length > len(buffer) - HEADER.size:  # it arrives in an array of its own
+                # The system gives memory to an empty array page by page, as bytes arrive.
                 body = np.empty(length, dtype=np.uint8)
                 self._long, self._filled = (kind, edge, body), end - first
                 body.data[: self._filled] = buffer[first:end]
@@ -228,6 +237,8 @@ class Connection:
             if end - first < length:
                 break
             self._received += 1
+            # Messages between neighbours are copied straight to their slot. Others need an array of
+            # their own, because the next bytes overwrite the buffer.
             view = buffer[first : first + length]
             if kind == Kind.LINK:
                 self._put_link(edge, view)
@@ -236,6 +247,7 @@ class Connection:
             start = first + length
         # A frame that has not arrived as a whole goes to the front.
         if start and start < end:
+            # The copy is needed, because the two ranges may overlap.
             buffer[: end - start] = bytes(buffer[start:end])
         self._end = end - start
 
@@ -243,6 +255,7 @@ class Connection:
         if self.take_link is not None:
             self.take_link(edge, body)
         else:  # the other end is ahead
+            # The bytes are copied, because the buffer is used again at once.
             self._held += len(body)
             self._early.append((edge, memoryview(bytes(body))))
 
@@ -262,6 +275,7 @@ class Connection:
         """Return the bytes of the frame that has arrived first, which must be of this kind."""
         found, body = self.inbox.popleft()
         self._held -= body.size
+        # Both ends make the same calls in the same order: another kind shows that they do not.
         if found != kind:
             raise FrameError(f"a message of the kind {found.name} where {kind.name} is next")
         return body
@@ -269,6 +283,7 @@ class Connection:
     def take_numbers(self, kind: Kind, shape: tuple[int, ...]) -> np.ndarray:
         """Return the numbers of the frame that has arrived first; −1 is any number of rows, but not none."""
         body = self.take(kind)
+        # The shape is that of the receiver: a sender cannot make this process believe in another one.
         row = 8 * math.prod(shape[1:] if shape[0] < 0 else shape)
         if body.size % row or not body.size or (shape[0] >= 0 and body.size != row):
             raise FrameError(f"{body.size} bytes of the kind {kind.name}, which are not {shape} numbers")
@@ -276,6 +291,7 @@ class Connection:
 
     def take_links(self, take: Callable[[int, memoryview], None] | None) -> None:
         """Let messages between neighbours be taken from now on, also those that came early."""
+        # Only the thread that receives comes here, so no later message can overtake the early ones.
         self.take_link, early, self._early = take, self._early, []
         if take is not None:
             for edge, body in early:

@@ -80,7 +80,7 @@ def taken(rank: int) -> Refusal:
     return Refusal(f"another process is rank {rank} already; start each rank once")
 
 
-class Door:
+class Listener:
     """The listening socket of a process, and a thread that asks callers who they are.
 
     The same thread sends the signs of life: ``beat`` is called every ``pause`` seconds.
@@ -94,45 +94,49 @@ class Door:
         beat: Callable[[], None],
         pause: float,
     ) -> None:
-        self._listener, self._check, self._tls, self._beat, self._pause = listener, check, tls, beat, pause
+        self._socket, self._check, self._tls, self._beat, self._pause = listener, check, tls, beat, pause
         # Who has called and is not connected yet, by rank; and those who have not said who they are.
         self._callers: dict[int, tuple[str, socket.socket]] = {}
         self._strangers: list[socket.socket] = []
         self._lock = threading.Lock()
         #: Why the last caller was turned away.
-        self.turned_away = ""
+        self.last_refusal = ""
+        # `close` writes to one end; the thread wakes at the other, and ends.
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._work, name="adfs-peers", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
-        self._listener.setblocking(False)
+        self._socket.setblocking(False)
         poll = select.poll()
-        for sock in (self._listener, self._woken):
+        for sock in (self._socket, self._woken):
             poll.register(sock, select.POLLIN)
         beat = time.monotonic() + self._pause
         while True:
+            # The thread sleeps until someone calls, or the next sign of life is due.
             ready = {number for number, _ in poll.poll(1000.0 * max(0.0, beat - time.monotonic()))}
             if self._woken.fileno() in ready:
                 return
             if time.monotonic() >= beat:
                 self._beat()
                 beat = time.monotonic() + self._pause
-            if self._listener.fileno() in ready:
+            if self._socket.fileno() in ready:
                 with contextlib.suppress(OSError):
-                    self._ask(*self._listener.accept())
+                    # The caller may have left again, and then there is nobody to accept.
+                    self._ask(*self._socket.accept())
 
     def _ask(self, caller: socket.socket, address: Any) -> None:
         """Ask a caller who it is, in a thread of its own: it may be slow, or a stranger."""
         caller.settimeout(_HELLO_SECONDS)
         caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The handshake waits for the caller, so it is left to the thread that hears it.
         if self._tls is not None:
             caller = self._tls.wrap_socket(caller, server_side=True, do_handshake_on_connect=False)
         with self._lock:
             self._strangers.append(caller)
             # Strangers must not keep us from hearing our own: the one who has been here longest goes.
             if len(self._strangers) > _CALLERS:
-                hang_up(self._strangers.pop(0))
+                close_socket(self._strangers.pop(0))
         threading.Thread(target=self._hear, args=(caller, address[0]), daemon=True).start()
 
     def _hear(self, caller: socket.socket, host: str) -> None:
@@ -146,23 +150,26 @@ class Door:
             refusal = Refusal(explain(error))
             plain = plain or isinstance(error, WithoutTlsError)
         with self._lock:
-            if caller not in self._strangers:  # the door was closed, or others came
+            # Whoever takes a caller off this list, under the lock, decides about its socket.
+            if caller not in self._strangers:  # the listener was closed, or others came
                 return
             self._strangers.remove(caller)
             if refusal is None:
                 refusal = self._keep(caller, card["rank"], card["process"])
             if refusal is not None:
-                self.turned_away = f"a caller from {host} was turned away: {refusal.reason}"
+                self.last_refusal = f"a caller from {host} was turned away: {refusal.reason}"
         if refusal is not None:
+            # The lock is free here: a slow stranger must not hold up our own processes.
             refuse(caller, refusal, socket.socket if plain else ssl.SSLSocket)
 
     def _keep(self, caller: socket.socket, rank: int, process: str) -> Refusal | None:
+        # A process that gave up waiting calls again by the same name; another name is a second process.
         before, old = self._callers.get(rank, (process, None))
         if before != process:
             return taken(rank)
         self._callers[rank] = process, caller
         if old is not None:  # the same process calls again
-            hang_up(old)
+            close_socket(old)
         return None
 
     def caller(self, rank: int) -> tuple[str, socket.socket] | None:
@@ -176,9 +183,9 @@ class Door:
         self._thread.join()
         with self._lock:
             for sock in (*self._strangers, *(sock for _, sock in self._callers.values())):
-                hang_up(sock)
+                close_socket(sock)
             self._strangers.clear()
-        for sock in (self._listener, self._wake, self._woken):
+        for sock in (self._socket, self._wake, self._woken):
             sock.close()
 
 
@@ -186,6 +193,7 @@ def _card(caller: socket.socket) -> dict[str, Any]:
     """Return what a caller says about itself."""
     until = time.monotonic() + _HELLO_SECONDS
     if isinstance(caller, ssl.SSLSocket):
+        # The byte stays in the socket: TLS needs it, and without TLS the answer must be readable.
         if MAGIC.startswith(socket.socket.recv(caller, 1, socket.MSG_PEEK) or b"?"):
             raise WithoutTlsError("a message without TLS, which this process uses")
         caller.do_handshake()
@@ -200,9 +208,11 @@ def _read(sock: socket.socket, count: int, until: float) -> bytes:
     """Return so many bytes, before a moment."""
     data = b""
     while len(data) < count:
+        # The time is for the whole message: a byte now and then does not prolong it.
         sock.settimeout(max(0.001, until - time.monotonic()))
         more = sock.recv(count - len(data))
         data += more
+        # A stranger shows by its first byte, long before a whole header has come.
         if count == HEADER.size and not MAGIC.startswith(data[: len(MAGIC)]):
             raise FrameError(foreign(data))
         if not more:
@@ -215,16 +225,17 @@ def refuse(sock: Any, refusal: Refusal, kind: type[socket.socket]) -> None:
     body = json.dumps(refusal).encode()
     with contextlib.suppress(OSError, ValueError):
         sock.settimeout(1.0)
+        # As a plain socket it writes beside TLS, which a caller without TLS can read.
         kind.sendall(sock, HEADER.pack(MAGIC, Kind.REFUSAL, 0, 0, len(body)) + body)
         # Closing with unread bytes would discard what was just sent.
         sock.shutdown(socket.SHUT_WR)
         until = time.monotonic() + 1.0
         while kind.recv(sock, _HELLO_BYTES) and time.monotonic() < until:
             pass
-    hang_up(sock)
+    close_socket(sock)
 
 
-def hang_up(sock: socket.socket) -> None:
+def close_socket(sock: socket.socket) -> None:
     """Close a socket, whatever state it is in, also while another thread waits for it."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
@@ -240,6 +251,7 @@ def listen(address: tuple[str, int], rank: int) -> socket.socket:
     any_host = "::" if family == socket.AF_INET6 else ""
     sock = socket.socket(family)
     try:
+        # The connections of the last run may hold the port for a minute more.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host if local else any_host, port))
         sock.listen(128)
@@ -291,12 +303,14 @@ def wait_for_welcome(connection: Connection, until: float, look_around: Callable
             raise connection.trouble or ConnectionResetError(0, "it ended the connection")
         if time.perf_counter() > until:
             raise TimeoutError
+        # The existing connections are served meanwhile, also to learn that one of them has ended.
         look_around()
         time.sleep(0.001)
     if connection.inbox[0][0] == Kind.WELCOME:
         connection.take(Kind.WELCOME)
         return
     refusal = Refusal(*json.loads(connection.take(Kind.REFUSAL).tobytes()))
+    # What was given to the two processes differs: no later call can succeed.
     if refusal.final:
         raise InputError(refusal.reason)
     raise ConnectionAbortedError(0, refusal.reason)

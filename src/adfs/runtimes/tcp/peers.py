@@ -27,13 +27,13 @@ from adfs.runtimes.exchange import runs
 from adfs.runtimes.tcp.frames import Connection, FrameError, Kind
 from adfs.runtimes.tcp.links import TcpLinks
 from adfs.runtimes.tcp.meeting import (
-    Door,
+    Listener,
     Refusal,
     call,
+    close_socket,
     explain,
     fingerprint,
     for_good,
-    hang_up,
     listen,
     load_tls,
     new_process,
@@ -93,7 +93,8 @@ class TcpPeers(WaitingCluster):
             raise InputError(f"rank must be from 0 to {len(self._places) - 1}, got {rank!r}")
         self.rank, self.size = int(rank), len(self._places)
         self.tls = None if tls is None else dict(tls)
-        self._listener = listener
+        self._given_socket = listener
+        # A process that was started again has the same rank: the name tells it from the first.
         self._process = new_process()
         self._parent = [(self.rank - 1) // 2] if self.rank else []
         self._children = [k for k in (2 * self.rank + 1, 2 * self.rank + 2) if k < self.size]
@@ -114,12 +115,14 @@ class TcpPeers(WaitingCluster):
         self._calling: ssl.SSLContext | None = None
         if self.tls is not None:
             answering, self._calling = load_tls(self.tls, self.rank)
-        listener, self._listener = self._listener, None
+        # A given socket serves one meeting; a later one binds the port again.
+        listener, self._given_socket = self._given_socket, None
         if listener is None:
             listener = listen(self._places[self.rank], self.rank)
         self._waits = waits = SocketWaits(self, self.deadline)
+        # Several signs of life fit in a deadline, so that one of them may be late.
         pause = min(1.0, self.deadline / 8.0)
-        self._door = Door(listener, self._check, answering, waits.beat, pause)
+        self._listener = Listener(listener, self._check, answering, waits.beat, pause)
         try:
             self.meet([*self._parent, *self._children])
             self.compare_hosts(waits)
@@ -139,9 +142,10 @@ class TcpPeers(WaitingCluster):
                 words = str(error) if lost else f"rank {self.rank} failed {why}"
                 self._tell(Kind.LOST, words.encode(), 1.0)
         finally:
-            self._door.close()
+            # Its thread ends first, because it sends signs of life on the sockets that are closed next.
+            self._listener.close()
             for connection in self._connections.values():
-                hang_up(connection.socket)
+                close_socket(connection.socket)
             self._connections.clear()
             self._waits.forget()
 
@@ -149,6 +153,7 @@ class TcpPeers(WaitingCluster):
         """Tell the others that this process ends, and wait until they end too, but not for longer."""
         for connection in self._connections.values():
             connection.send(kind, words)
+        # To close a socket with unread bytes discards what was sent: each end waits for the other's word.
         until = time.perf_counter() + seconds
         while time.perf_counter() < until and not all(
             one.ended or (not one.unsent and (one.bye or one.lost is not None))
@@ -187,6 +192,7 @@ class TcpPeers(WaitingCluster):
                 "the host of its address, with the rank of its place in the list",
                 final=True,
             )
+        # A process whose welcome was lost calls again by its own name, and a connection that ended is free.
         before = self._connections.get(rank)
         free = before is None or before.ended or before.process == card["process"]
         return None if self.rank < rank < self.size and free else taken(rank)
@@ -194,6 +200,8 @@ class TcpPeers(WaitingCluster):
     def meet(self, ranks: Sequence[int]) -> dict[int, Connection]:
         """Return the connections to some processes, which do the same: this one calls those before it."""
         new = sorted({rank for rank in ranks if rank not in self._connections})
+        # Of two processes the later one calls, and it makes its calls before it answers any. Rank 0 calls
+        # nobody, rank 1 only rank 0, and so on: the waits cannot form a circle.
         for rank in new:
             if rank < self.rank:
                 self._call(rank)
@@ -210,14 +218,15 @@ class TcpPeers(WaitingCluster):
 
     def _answer(self, rank: int) -> bool:
         """Welcome a process if it has called."""
-        found = self._door.caller(rank)
+        found = self._listener.caller(rank)
         if found is None:
             return False
         process, sock = found
         connection = Connection(sock, rank, process)
+        # A caller that has given up closed its end, which only reading shows.
         connection.receive()
         if connection.ended:  # it did not wait, and will call again
-            hang_up(sock)
+            close_socket(sock)
             return False
         connection.send(Kind.WELCOME)
         self._add(connection)
@@ -229,6 +238,7 @@ class TcpPeers(WaitingCluster):
         while (left := until - time.perf_counter()) > 0.0:
             connection: Connection | None = None
             try:
+                # The other process may start much later than this one: calls that fail are repeated.
                 sock = call(self._places[rank], self._card(rank), self._calling, min(left, 5.0))
                 connection = Connection(sock, rank)
                 wait_for_welcome(connection, until, partial(self._waits.poll, 0.0))
@@ -246,7 +256,7 @@ class TcpPeers(WaitingCluster):
                     ) from None
             finally:
                 if connection is not None and connection.rank not in self._connections:
-                    hang_up(connection.socket)
+                    close_socket(connection.socket)
             # Another process may have ended meanwhile.
             self._waits.poll(0.0)
             time.sleep(0.05)
@@ -287,6 +297,8 @@ class TcpPeers(WaitingCluster):
         source = self._source[placement.rank_of_node]
         waiting = {rank: np.empty((0, width)) for rank in self._children} | {self.rank: values}
         total = np.zeros(width)
+        # The order of the nodes decides whose vectors are next, not that in which they arrive: the sum has
+        # the bits that one process would find.
         for rank, start, stop in runs(source[source >= 0]):
             count = stop - start
             while count > 0:
@@ -320,6 +332,8 @@ class TcpPeers(WaitingCluster):
     def _send(self, rank: int, kind: Kind, payload: Any) -> None:
         connection = self._connections[rank]
         connection.send(kind, payload)
+        # The payload may change after this call, so it has to leave first. The wait also reads: two processes
+        # that send to each other would otherwise both be stuck with full sockets.
         if connection.unsent:
             self._waits.until(
                 lambda: self._waits.all_sent([connection]), lambda: [rank], self.activity, listen=True
@@ -341,6 +355,7 @@ class TcpPeers(WaitingCluster):
 
     def sendrecv(self, outgoing: Parcels, incoming: Parcels) -> None:
         self.meet([rank for rank, _ in (*outgoing, *incoming)])
+        # All parcels are on their way before this process waits for any: no two can wait for each other.
         for rank, array in outgoing:
             self._connections[rank].send(Kind.PARCEL, np.ascontiguousarray(array))
         left, sent = list(incoming), [self._connections[rank] for rank, _ in outgoing]

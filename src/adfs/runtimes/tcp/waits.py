@@ -49,7 +49,10 @@ class SocketWaits(Waits):
         Unless this process is ``ending`` itself, raise if another one has ended or said something wrong.
         """
         for number, one in self._by_number.items():
+            # A full connection is not read, and TCP slows its sender down. Room to write is asked for only
+            # while bytes wait for it: a socket nearly always has some, and no rest would last.
             asked = (0 if one.full or one.ended else select.POLLIN) | (select.POLLOUT if one.unsent else 0)
+            # A change makes the next poll build its list of sockets again, and most polls need none.
             if asked != self._asked[number]:
                 self._poll.modify(number, asked)
                 self._asked[number] = asked
@@ -58,12 +61,15 @@ class SocketWaits(Waits):
             if event & select.POLLOUT:
                 connection.flush()
             try:
+                # Errors and closed connections are reported without being asked for: reading tells which.
                 if event & ~select.POLLOUT and not connection.ended:
                     connection.receive()
             except FrameError as error:
                 if not ending:
                     raise self._wrong(connection, error) from None
+                # This process is ending: what another one sends now no longer matters to it.
                 connection.ended = True
+            # A closed socket is always ready: every rest would end at once.
             if connection.ended:
                 self._poll.unregister(number)
                 del self._by_number[number]
@@ -73,6 +79,7 @@ class SocketWaits(Waits):
 
     def _raise_lost(self, connection: Connection) -> None:
         peers, rank = self._peers, connection.rank
+        # The first process that failed knows why: its sentence goes through the network as it is.
         if connection.lost is not None:
             raise RankLostError(connection.lost.decode(errors="replace"))
         raise RankLostError(
@@ -102,6 +109,7 @@ class SocketWaits(Waits):
     # ------------------------------------------------------------------ signs of life, and pauses
 
     def rest(self, elapsed: float) -> float:
+        # The deadline is checked after each rest, so a rest is a small part of it.
         asked = min(0.1, self.deadline / 8.0)
         self.poll(asked)
         return asked
@@ -116,6 +124,7 @@ class SocketWaits(Waits):
     @contextmanager
     def beating(self, silent: Sequence[int]) -> Iterator[None]:
         """Send signs of life, but not to some, until the block ends."""
+        # A wait inside a busy block has silent ranks of its own, and those of the block come back.
         before, self._silent = self._silent, silent
         self._busy += 1
         try:
@@ -127,10 +136,11 @@ class SocketWaits(Waits):
     def beat(self) -> None:
         """Send a sign of life, in the thread that does so, if this process is busy."""
         if self._busy:
+            # This is a copy, because the main thread may add a connection meanwhile.
             for rank, connection in list(self._peers._connections.items()):
                 if rank not in self._silent:
                     connection.sign()
 
     def hint(self, lost: Sequence[int]) -> str:
-        turned_away = self._peers._door.turned_away
-        return f" ({turned_away})" if turned_away else ""
+        refusal = self._peers._listener.last_refusal
+        return f" ({refusal})" if refusal else ""
