@@ -16,6 +16,7 @@ import pytest
 
 import adfs
 from adfs.errors import InputError
+from adfs.runtimes import OneProcess
 from mpi_estimators import bits, of_search
 
 pyspark = pytest.importorskip("pyspark")
@@ -106,6 +107,11 @@ def test_spark_search_chooses_as_one_process_does(dataframe: Any, whole: pd.Data
     search = adfs.ADFSClassifierCV([0.01, 1.0], cv=3, estimator=adfs.ADFSClassifier(random_state=0))
     adfs.spark.fit(search, dataframe, NAMES)
     assert of_search(search) == of_search(one.fit(whole[NAMES], whole["y"]))
+    # A prediction uses a copy: the estimator of the search keeps its cluster.
+    kept = search.estimator.cluster = OneProcess()
+    rows = adfs.spark.transform(search, dataframe).toPandas()
+    assert (rows["prediction"] == search.predict(rows[NAMES])).all()
+    assert search.estimator.cluster is kept
 
 
 def test_spark_refuses_in_a_sentence(dataframe: Any) -> None:

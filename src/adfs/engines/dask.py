@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib
 import logging
 import pkgutil
@@ -30,6 +29,7 @@ from adfs.engines.tasks import (
     base_of,
     count_rows,
     fit_partitions,
+    predictor_of,
     take_fitted,
     without_cluster,
 )
@@ -166,8 +166,7 @@ class DaskWorkers(Engine):
     def apply(self, name: str, estimator: Any, X: Any, *arrays: Any, **named: Any) -> Any:
         """Return the lazy result of a method, block by block."""
         check_is_fitted(estimator)
-        alone = copy.copy(estimator)
-        alone.cluster = None
+        alone = predictor_of(estimator)
         if name == "score":
             return lazy_score(alone, X, *arrays, **named)
         return lazy_call(name, alone, X, *arrays, **named)

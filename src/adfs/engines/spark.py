@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import importlib
 import json
 import socket
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from adfs._version import __version__
-from adfs.engines.tasks import Partition, base_of, fit_partitions, take_fitted, without_cluster
+from adfs.engines.tasks import Partition, base_of, fit_partitions, predictor_of, take_fitted, without_cluster
 from adfs.errors import AdfsError, InputError, unknown_name
 from adfs.estimators.base import LinearEstimator
 from adfs.estimators.cross_validation import PenaltyCV
@@ -79,6 +79,7 @@ def fit(
         model = adfs.spark.fit(adfs.ADFSClassifier(), dataframe, features=["age", "size"], label="ill")
         predicted = adfs.spark.transform(model, dataframe)
     """
+    _check_installed()
     from pyspark.serializers import CloudPickleSerializer
     from pyspark.sql import functions
 
@@ -146,6 +147,7 @@ def transform(
     offset : str, optional
         The column of the offsets.
     """
+    _check_installed()
     from pyspark.sql import functions
 
     check_is_fitted(model)
@@ -159,8 +161,7 @@ def transform(
             f"the model was fitted to {model.n_features_in_} columns: give their names as features"
         )
     # The executors predict block by block, each alone: the cluster of the fit stays here.
-    alone = copy.copy(model)
-    base_of(alone).cluster = None
+    alone = predictor_of(model)
 
     def predicted(rows: pd.DataFrame, shift: np.ndarray | None) -> np.ndarray:
         return np.asarray(getattr(alone, method)(rows, shift))
@@ -183,6 +184,14 @@ def transform(
         functions.col(f"`{name}`").cast("double") for name in [*names, *([] if offset is None else [offset])]
     ]
     return dataframe.withColumn(column, function(*inputs))
+
+
+def _check_installed() -> None:
+    """Raise if Spark's Python packages are missing."""
+    try:
+        importlib.import_module("pyspark.sql")
+    except ImportError as error:
+        raise InputError(f"adfs.spark needs pyspark ({error}): pip install 'adfs[spark]'") from None
 
 
 # --------------------------------------------------------------------------- in the tasks

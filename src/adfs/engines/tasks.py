@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -59,6 +60,16 @@ def without_cluster(estimator: Any) -> Any:
             f"cv must be a number of folds, which each node makes of its own rows, got {estimator.cv!r}"
         )
     return type(estimator)(**estimator.get_params(deep=False) | {"estimator": alone})
+
+
+def predictor_of(model: Any) -> Any:
+    """Return a fitted estimator without its cluster, which predicts alone in any process.
+
+    It is a copy, because the user's object keeps its cluster; of a search, a copy of its best estimator.
+    """
+    fitted = copy.copy(model.best_estimator_ if isinstance(model, PenaltyCV) else model)
+    fitted.cluster = None
+    return fitted
 
 
 def count_rows(partition: Partition) -> int:
