@@ -1,4 +1,4 @@
-"""Pages whose engine is not installed are not run: `make test-engines` installs Spark."""
+"""Pages whose engine is not installed are skipped: `make test-engines` installs Spark."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from importlib.util import find_spec
 import pytest
 
 PACKAGES = {"dask.md": "distributed", "spark.md": "pyspark"}
-collect_ignore = [page for page, package in PACKAGES.items() if find_spec(package) is None]
 # Spark warns of the pandas it meets, and leaves its sockets to the garbage collector.
 LEFT = ("FutureWarning", "DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let Spark's own warnings be warnings."""
+    """Skip pages without their package, and let Spark's own warnings be warnings."""
     for item in items:
+        package = PACKAGES.get(item.path.name)
+        if package is not None and find_spec(package) is None:
+            item.add_marker(pytest.mark.skip(reason=f"{package} is not installed"))
         if item.path.name == "spark.md":
             for name in LEFT:
                 item.add_marker(pytest.mark.filterwarnings(f"ignore::{name}"))

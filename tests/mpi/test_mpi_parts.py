@@ -325,7 +325,7 @@ def test_classifier_tells_its_placement_once(capsys: pytest.CaptureFixture[str])
     on_threads(2, fit)
     told = capsys.readouterr().err
     assert told.count("2 nodes on 2 ranks") == told.count("rank 1: nodes 1") == 1
-    assert told.count("adfs: adfs: gap") > 1
+    assert told.count("adfs: adfs: gap") >= 1  # a line per second, so a fast fit has only one
     assert " 0 % of the way" not in told
 
 

@@ -191,7 +191,7 @@ def _check_installed() -> None:
     try:
         importlib.import_module("pyspark.sql")
     except ImportError as error:
-        raise InputError(f"adfs.spark needs pyspark ({error}): pip install 'adfs[spark]'") from None
+        raise InputError(f"adfs.spark needs pyspark ({error}): install adfs with the extra spark") from None
 
 
 # --------------------------------------------------------------------------- in the tasks

@@ -30,7 +30,7 @@ __all__ = [
 #: Okabe and Ito's colours, which people with any kind of colour vision can distinguish. Black and yellow are
 #: left out, since pages may be dark or light.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_DASHES = ("", "6 3", "2 2")
+_DASHES = ("", "6 3", "2 2", "8 2 2 2")
 
 
 def line_styles(methods: Iterable[str], registry: Iterable[str]) -> list[tuple[str, str]]:

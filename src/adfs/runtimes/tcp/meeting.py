@@ -146,7 +146,8 @@ class Listener:
         try:
             card = _card(caller)
             refusal = self._check(card)
-        except (OSError, ValueError, RecursionError, FrameError) as error:
+        # Python's TLS sockets raise AttributeError when another thread closes them during the handshake.
+        except (OSError, ValueError, RecursionError, FrameError, AttributeError) as error:
             refusal = Refusal(explain(error))
             plain = plain or isinstance(error, WithoutTlsError)
         with self._lock:
