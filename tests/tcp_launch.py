@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -63,12 +64,19 @@ def addresses_of(sockets: Sequence[socket.socket]) -> list[str]:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return addresses at which nobody listens now."""
-    sockets = listeners(count)
-    found = addresses_of(sockets)
-    for sock in sockets:
-        sock.close()
-    return found
+    """Return addresses of consecutive ports at which nobody listens now.
+
+    They are below the ports that the system gives to connections, one of which could be taken in between.
+    """
+    for first in range(20_000 + os.getpid() % 1_000 * 10, 32_000, count):
+        try:
+            with contextlib.ExitStack() as held:
+                for port in range(first, first + count):
+                    held.enter_context(socket.create_server(("127.0.0.1", port)))
+        except OSError:
+            continue
+        return [f"127.0.0.1:{port}" for port in range(first, first + count)]
+    raise AssertionError("no free ports")
 
 
 def launch_peers(
