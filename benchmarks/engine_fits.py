@@ -24,6 +24,7 @@ from benchmarks.measure import DATA, Row
 SIGMAS = (58.0, 0.58)
 ACCURACY = 1e-6
 REPEATS = 5
+RIVAL_TOLERANCES = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 # Times over those of MPI plus half a second, and over those of the engines' own estimators.
 ASKED = {"dask": 1.5, "dask-ml": 1.0 / 10.0, "spark.ml": 1.0 / 4.0}
 
@@ -69,6 +70,20 @@ def measure(fit: Callable[[], Any], sigma: float, repeats: int = REPEATS) -> tup
         seconds.append(time.perf_counter() - begun)
         errors.append(error(theta, sigma))
     return min(seconds), max(errors)
+
+
+def rival_at(fit: Callable[[float], Any], sigma: float) -> tuple[float, str]:
+    """Return the seconds of a rival's fit with the largest tolerance that gives our accuracy, in words too.
+
+    The fits with larger tolerances warm it up. If no tolerance is enough, the last fit counts.
+    """
+    for tol in RIVAL_TOLERANCES:
+        begun = time.perf_counter()
+        theta = fit(tol)
+        seconds, wrong = time.perf_counter() - begun, error(theta, sigma)
+        if wrong <= ACCURACY:
+            break
+    return seconds, f"{seconds:.3g} s, tolerance {tol:.0e}, error {wrong:.0e}"
 
 
 # --------------------------------------------------------------------------- MPI
@@ -143,32 +158,31 @@ def dask_rows() -> Iterator[Row]:
                 continue
             with rival_of_dask() as model:
 
-                def rival(sigma: float = sigma, model: Any = model) -> Any:
-                    return model(sigma).fit(rows, labels).coef_
+                def rival(tol: float, sigma: float = sigma, model: Any = model) -> Any:
+                    return model(sigma, tol).fit(rows, labels).coef_
 
-                theirs, wrong = measure(rival, sigma, 1)
-            words = f"dask-ml {theirs:.3g} s, error {wrong:.0e}"
+                theirs, words = rival_at(rival, sigma)
             yield Row(
                 f"covtype, σ = {sigma:g}: adfs on Dask",
                 seconds,
                 "s",
-                words,
+                f"dask-ml {words}",
                 seconds / theirs,
                 ASKED["dask-ml"],
             )
 
 
 @contextlib.contextmanager
-def rival_of_dask() -> Iterator[Callable[[float], Any]]:
-    """Yield what makes dask-ml's estimator of the same objective."""
+def rival_of_dask() -> Iterator[Callable[[float, float], Any]]:
+    """Yield what makes dask-ml's estimator of the same objective, with a tolerance."""
     from dask_ml.linear_model import LogisticRegression
 
     with sklearn.config_context(assume_finite=False):
-        yield lambda sigma: LogisticRegression(
+        yield lambda sigma, tol: LogisticRegression(
             C=1.0 / sigma,
             fit_intercept=False,
             solver="lbfgs",
-            tol=1e-8,
+            tol=tol,
             max_iter=1000,
             solver_kwargs={"normalize": False},
         )
@@ -202,26 +216,25 @@ def spark_rows() -> Iterator[Row]:
             def own(sigma: float = sigma) -> Any:
                 return adfs.spark.fit(classifier(sigma), frame, names, deadline=300.0).coef_
 
-            def rival(sigma: float = sigma) -> Any:
+            def rival(tol: float, sigma: float = sigma) -> Any:
                 model = LogisticRegression(
                     featuresCol="x",
                     labelCol="y",
                     regParam=sigma / len(y),
                     standardization=False,
                     fitIntercept=False,
-                    tol=1e-8,
+                    tol=tol,
                     maxIter=1000,
                 )
                 return model.fit(vectors).coefficients.toArray()
 
             seconds, wrong = measure(own, sigma)
-            theirs, off = measure(rival, sigma, 1)
-            words = f"error {wrong:.0e}; spark.ml {theirs:.3g} s, error {off:.0e}"
+            theirs, words = rival_at(rival, sigma)
             yield Row(
                 f"covtype, σ = {sigma:g}: adfs on Spark",
                 seconds,
                 "s",
-                words,
+                f"error {wrong:.0e}; spark.ml {words}",
                 seconds / theirs,
                 ASKED["spark.ml"],
             )
