@@ -119,6 +119,7 @@ def whole_fits(clusters: dict[str, WaitingCluster], name: str, kappa: float) -> 
                     tol=ACCURACY,
                     cluster=cluster,
                     max_iter=3000,
+                    random_state=0,
                 )
                 mpi.allgather(None)
                 begun = time.perf_counter()
