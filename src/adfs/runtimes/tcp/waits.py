@@ -109,8 +109,9 @@ class SocketWaits(Waits):
     # ------------------------------------------------------------------ signs of life, and pauses
 
     def rest(self, elapsed: float) -> float:
-        # The deadline is checked after each rest, so a rest is a small part of it.
-        asked = min(0.1, self.deadline / 8.0)
+        # The deadline is checked after each rest, so a rest is a small part of it. A process that calls for
+        # the first time does not end a rest: the first rests are short.
+        asked = min(0.1, self.deadline / 8.0, 0.001 + 0.25 * elapsed)
         self.poll(asked)
         return asked
 
