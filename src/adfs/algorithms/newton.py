@@ -124,20 +124,16 @@ class HessianRounds(RoundProcess):
 
 
 class NewtonProcess(DescentProcess, HessianRounds):
-    """Newton's method in progress over a block of nodes, which all hold the same iterate.
-
-    ``first_trials`` is how often a step is shortened before the safer direction is tried.
-    """
+    """Newton's method in progress over a block of nodes, which all hold the same iterate."""
 
     quasi_newton = False
-    first_trials: ClassVar[int] = FEW_TRIALS
 
     def step(self, gossip: Gossip, first: bool) -> None:
         beta, curvatures = float(self.samples.loss.beta), self.curvatures()
         if not math.isfinite(beta):
             found = self.search(gossip, self.direction(gossip, curvatures))
         else:
-            found = self.search(gossip, self.direction(gossip, curvatures), self.first_trials)
+            found = self.search(gossip, self.direction(gossip, curvatures), FEW_TRIALS)
             # Where the curvature of few samples is not 0, Newton's step can be far too long.
             found = found or self.search(gossip, self.direction(gossip, self._safe_curvatures(beta)))
         if not found:

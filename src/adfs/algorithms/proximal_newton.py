@@ -8,7 +8,6 @@ import numpy as np
 
 from adfs.algorithms.base import Setting
 from adfs.algorithms.coordinate_descent import minimise_model, model_gap
-from adfs.algorithms.lbfgs import MOST_TRIALS
 from adfs.algorithms.newton import WORKING_SET, HessianMethod, NewtonProcess
 from adfs.algorithms.round_process import Gossip
 from adfs.compilation import compiled
@@ -26,7 +25,8 @@ from adfs.problem.samples import label_at
 from adfs.theory import NoParameters
 
 _SHARE = 1e-3  # of the gap, and of the last decrease of F, to which a model is minimised
-_GAP, _DECREASE, _LINEAR = range(3)
+_FIRST_DAMPING = 1e-3  # after a step that was too long; ten times more after the next one
+_GAP, _DECREASE, _LINEAR, _DAMPING = range(4)
 
 
 @compiled
@@ -61,12 +61,10 @@ class ProximalNewtonProcess(NewtonProcess):
     entered : ndarray of shape (d,)
         When each column entered the Hessian that is kept where curvatures are constant, counted from 1; 0 for
         the columns that are not in it.
-    prospects : ndarray of shape (3,)
-        The expected gap, the last decrease of F, and whether the dual variables are those of the model.
+    prospects : ndarray of shape (4,)
+        The expected gap, the last decrease of F, whether the dual variables are those of the model, and how
+        far the next model's curvatures are on the way from those of the losses to safe ones.
     """
-
-    # A weak penalty leaves columns almost without curvature. Short steps then gain more than safe ones.
-    first_trials = MOST_TRIALS
 
     def __init__(self, setting: Setting[NoParameters]) -> None:
         super().__init__(setting)
@@ -77,7 +75,7 @@ class ProximalNewtonProcess(NewtonProcess):
             np.zeros(d),
             np.zeros(d),
         )
-        self.prospects = np.array([np.inf, np.inf, 0.0])
+        self.prospects = np.array([np.inf, np.inf, 0.0, 0.0])
         self._constant = self.samples.loss.curvature_type == "constant"
         # What follows from the state: the Hessian of the columns in this order, margins, the model's slopes.
         self._order, self._hessian = np.zeros(0, dtype=np.int64), np.zeros((0, 0))
@@ -138,13 +136,21 @@ class ProximalNewtonProcess(NewtonProcess):
 
     def step(self, gossip: Gossip, first: bool) -> None:
         before, margins, value, self._tried = self.point.copy(), self.margins(), self.value, 0
+        evaluations, damping = self._evaluations, self.prospects[_DAMPING]
         super().step(gossip, first)
+        # A weak penalty leaves columns almost without curvature, and their steps are far too long. As in the
+        # method of Levenberg and Marquardt, models are damped until a full step is accepted.
+        if self._evaluations > evaluations + 1:
+            self.prospects[_DAMPING] = min(1.0, max(10.0 * damping, _FIRST_DAMPING))
+        else:
+            self.prospects[_DAMPING] = 0.1 * damping if damping > _FIRST_DAMPING else 0.0
         if np.array_equal(before, self.point):
             self.prospects[_GAP] = min(self.prospects[_GAP], self._gradient_gap(slice(None)))
             return
         self._margins = None
-        self.prospects[:] = self._gradient_gap(slice(None)), value - self.value, 0.0
-        if self._constant or self._tried > 1 or not np.array_equal(self.point, before + self._move):
+        self.prospects[:_DAMPING] = self._gradient_gap(slice(None)), value - self.value, 0.0
+        full = self._tried == 1 and np.array_equal(self.point, before + self._move)
+        if damping or self._constant or not full:
             return
         # A full step: the model's slopes are dual variables, and the gap of the model is most of their gap.
         slopes, problem = self._linear_slopes(before, margins), self.problem
@@ -161,6 +167,12 @@ class ProximalNewtonProcess(NewtonProcess):
         if expected < self.prospects[_GAP]:
             self.before[:], self._slopes = before, slopes
             self.prospects[_GAP], self.prospects[_LINEAR] = expected, 1.0
+
+    def curvatures(self) -> np.ndarray:
+        found, beta, damping = super().curvatures(), float(self.samples.loss.beta), self.prospects[_DAMPING]
+        if damping and math.isfinite(beta):
+            found += damping * (self._safe_curvatures(beta) - found)
+        return found
 
     def margins(self) -> np.ndarray:
         if self._margins is None:
