@@ -6,6 +6,7 @@ import importlib
 import json
 import socket
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -95,7 +96,7 @@ def fit(
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        result = _fit_rank(plain, options, _partitions(batches, names), deadline, tls)
+        result = _fit_rank(plain, options, batches, names, deadline, tls)
         # A task can only return rows: the result, or an error, is the bytes of one row.
         if result is not None:
             yield pyarrow.record_batch({"result": [CloudPickleSerializer().dumps(result)]})
@@ -227,36 +228,45 @@ def _partitions(batches: Iterator[pa.RecordBatch], features: list[str]) -> dict[
 
 
 def _fit_rank(
-    estimator: Any, options: RunOptions, held: dict[int, Partition], deadline: float, tls: Any
+    estimator: Any,
+    options: RunOptions,
+    batches: Iterator[pa.RecordBatch],
+    features: list[str],
+    deadline: float,
+    tls: Any,
 ) -> Any:
     """Be one rank of a fit; return the result of rank 0, an error that all tasks have, or None."""
     from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()
     host = context.getTaskInfos()[context.partitionId()].address.rpartition(":")[0]
-    # The port is open before the others learn its address: none of them finds it closed.
-    listener = socket.create_server((host, 0))
-    address = f"{host}:{listener.getsockname()[1]}"
-    # All tasks are there from here on. Those without rows take no part.
-    cards = [json.loads(card) for card in context.allGather(json.dumps([__version__, address, sorted(held)]))]
-    cards = [card for card in cards if card[2]]
-    # A task without rows leaves only here: the others waited for its card, too.
-    if not held:
-        listener.close()
-        return None
-    rank = [card[1] for card in cards].index(address)
-    versions = sorted({card[0] for card in cards})
+    # The ports are open before the others learn their addresses: none of them finds one closed. One is for
+    # the meeting of all tasks, and one for the fit of those with rows.
+    listeners = [socket.create_server((host, 0)) for _ in range(2)]
+    card = [__version__, *(f"{host}:{listener.getsockname()[1]}" for listener in listeners)]
+    with ThreadPoolExecutor(1) as thread:
+        # Spark looks once in a second whether all tasks have sent their cards. The rows are read meanwhile.
+        gathered = thread.submit(context.allGather, json.dumps(card))
+        held = _partitions(batches, features)
+        cards = [json.loads(text) for text in gathered.result()]
+    versions = sorted({version for version, *_ in cards})
     if len(versions) > 1:
         return RefusalError(f"the executors have different versions of adfs: {', '.join(versions)}")
-    # Every task makes the same list, in which the place of a partition is the number of its node.
-    nodes = sorted(node for _, _, theirs in cards for node in theirs)
-    ranks: Cluster = OneProcess()
-    if len(cards) > 1:
-        addresses = [card[1] for card in cards]
-        ranks = TcpPeers(addresses, rank, deadline=deadline, tls=tls, listener=listener)
-    else:
-        listener.close()
+    rank = cards.index(card)
     try:
+        addresses = [first for _, first, _ in cards]
+        with TcpPeers(addresses, rank, deadline=deadline, tls=tls, listener=listeners[0]) as everyone:
+            nodes_of = everyone.allgather(sorted(held))
+        # Those without rows take no part.
+        fitting = [task for task, nodes in enumerate(nodes_of) if nodes]
+        if not held:
+            return None
+        ranks: Cluster = OneProcess()
+        if len(fitting) > 1:
+            addresses, rank = [cards[task][2] for task in fitting], fitting.index(rank)
+            ranks = TcpPeers(addresses, rank, deadline=deadline, tls=tls, listener=listeners[1])
+        # Every task makes the same list, in which the place of a partition is the number of its node.
+        nodes = sorted(node for theirs in nodes_of for node in theirs)
         own = [nodes.index(node) for node in sorted(held)]
         return fit_partitions(estimator, [held[node] for node in sorted(held)], own, ranks, options)
     except RankLostError:  # Spark starts the stage again
@@ -264,3 +274,6 @@ def _fit_rank(
     except AdfsError as error:
         # Where all tasks have the same error, rank 0 says it for all; a task says one that it alone has.
         return error if rank == 0 or getattr(error, "own", False) else None
+    finally:
+        for listener in listeners:
+            listener.close()
