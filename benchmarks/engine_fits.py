@@ -152,7 +152,12 @@ def dask_rows() -> Iterator[Row]:
             limit = over_mpi[sigma] + 0.5 / ASKED["dask"]
             words = f"over MPI {over_mpi[sigma]:.3g} s, and half a second; error {wrong:.0e}"
             yield Row(
-                f"covtype, σ = {sigma:g}: adfs on Dask", seconds, "s", words, seconds / limit, ASKED["dask"]
+                f"covtype, σ = {sigma:g}: adfs on Dask next to MPI",
+                seconds,
+                "s",
+                words,
+                seconds / limit,
+                ASKED["dask"],
             )
             if find_spec("dask_ml") is None:
                 continue
@@ -163,7 +168,7 @@ def dask_rows() -> Iterator[Row]:
 
                 theirs, words = rival_at(rival, sigma)
             yield Row(
-                f"covtype, σ = {sigma:g}: adfs on Dask",
+                f"covtype, σ = {sigma:g}: adfs on Dask next to dask-ml",
                 seconds,
                 "s",
                 f"dask-ml {words}",
@@ -231,10 +236,10 @@ def spark_rows() -> Iterator[Row]:
             seconds, wrong = measure(own, sigma)
             theirs, words = rival_at(rival, sigma)
             yield Row(
-                f"covtype, σ = {sigma:g}: adfs on Spark",
+                f"covtype, σ = {sigma:g}: adfs on Spark next to spark.ml",
                 seconds,
                 "s",
-                f"error {wrong:.0e}; spark.ml {words}",
+                f"spark.ml {words}; error of adfs {wrong:.0e}",
                 seconds / theirs,
                 ASKED["spark.ml"],
             )

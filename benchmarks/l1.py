@@ -375,7 +375,8 @@ def written(rows: list[Row]) -> str:
         f"{LIMIT:g} s: it stands after “not”. Ours is stopped after {OUR_LIMIT:g} s, "
         "and its ratio is then infinite. Where no other is left, the ratio is at most "
         f"1/{PATIENCE:g}, and that is shown. After our method: the numbers of coefficients that are not 0, "
-        "ours, those of the fastest other, and common ones, and the distance of the coefficients relative to their length."
+        "ours, those of the fastest other, and common ones, and the distance of the coefficients "
+        "relative to their length."
     )
     if missing:
         notes += f" Not installed: {', '.join(missing)}."
