@@ -33,7 +33,7 @@ _FLAT = 2.0**-48  # changes of F below this, relative to F, are rounding
 MOST_TRIALS = 40  # per line search
 FEW_TRIALS = 4  # where rounding hides the changes of F, and where there is a safer direction
 _MOST_IDLE = 100  # steps within rounding that find no smaller gradient, after which a run ends
-_VALUE, _KNOWN, _EXHAUSTED, _LEAST, _IDLE = range(5)
+VALUE, _KNOWN, _EXHAUSTED, LEAST, _IDLE = range(5)  # in DescentProcess.numbers
 
 
 @kernel
@@ -113,7 +113,7 @@ class DescentProcess(PrimalProcess, RoundProcess):
 
     @property
     def value(self) -> float:
-        return float(self.numbers[_VALUE])
+        return float(self.numbers[VALUE])
 
     @property
     def exhausted(self) -> bool:
@@ -126,7 +126,7 @@ class DescentProcess(PrimalProcess, RoundProcess):
         self._evaluations = 0
         first = not self.numbers[_KNOWN]
         if first:
-            self.numbers[_VALUE], self.gradient[:] = self.evaluate(gossip, self.point)
+            self.numbers[VALUE], self.gradient[:] = self.evaluate(gossip, self.point)
             self.numbers[_KNOWN] = 1.0
         if not self.exhausted:
             self.step(gossip, first)
@@ -164,7 +164,8 @@ class DescentProcess(PrimalProcess, RoundProcess):
         through F and its slope at θ and F at the trial, kept between a hundredth and a half of it; after one
         that was too short, four times its length; between two known bounds, their middle.
         """
-        before, square = self.value, self.residual_square(self.point, self.gradient)
+        before = float(self.numbers[VALUE])
+        square = self.residual_square(self.point, self.gradient)
         slope, length = self.predicted_change(move), 1.0
         short, long = 0.0, math.inf
         for trial in range(most_trials if slope < 0.0 else 0):
@@ -184,10 +185,10 @@ class DescentProcess(PrimalProcess, RoundProcess):
                 return False
             too_short = self.quasi_newton and not too_long and after < _WOLFE * slope
             if not (too_long or too_short):
-                self.numbers[_VALUE], self.gradient[:], self.point[:] = value, gradient, point
-                idle = flat and square_after >= self.numbers[_LEAST]
+                self.numbers[VALUE], self.gradient[:], self.point[:] = value, gradient, point
+                idle = flat and square_after >= self.numbers[LEAST]
                 self.numbers[_IDLE] = self.numbers[_IDLE] + 1.0 if idle else 0.0
-                self.numbers[_LEAST] = min(self.numbers[_LEAST], square_after)
+                self.numbers[LEAST] = min(self.numbers[LEAST], square_after)
                 return True
             if flat and trial + 1 >= FEW_TRIALS:
                 return False

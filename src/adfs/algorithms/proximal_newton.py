@@ -8,6 +8,7 @@ import numpy as np
 
 from adfs.algorithms.base import Setting
 from adfs.algorithms.coordinate_descent import minimise_model, model_gap
+from adfs.algorithms.lbfgs import LEAST, VALUE
 from adfs.algorithms.newton import WORKING_SET, HessianMethod, NewtonProcess
 from adfs.algorithms.round_process import Gossip
 from adfs.compilation import compiled
@@ -26,7 +27,8 @@ from adfs.theory import NoParameters
 
 _SHARE = 1e-3  # of the gap, and of the last decrease of F, to which a model is minimised
 _FIRST_DAMPING = 1e-3  # after a step that was too long; ten times more after the next one
-_GAP, _DECREASE, _LINEAR, _DAMPING = range(4)
+_NEXT_LAMBDA = 0.1  # of the largest slope of a column that is 0: the λ of the next round
+_GAP, _DECREASE, _LINEAR, _DAMPING, _LAMBDA = range(5)
 
 
 @compiled
@@ -50,6 +52,9 @@ class ProximalNewtonProcess(NewtonProcess):
     its Hessian is summed. After a full step the slopes of the model, which are linear in the margins, are
     better dual variables than those of the losses: they satisfy |x_kᵀs| ≤ λ as well as the model is solved.
 
+    The first rounds have a larger λ, as on the path of glmnet: few columns enter before θ is near enough for
+    the model to tell which ones belong to the solution.
+
     Attributes
     ----------
     squares : ndarray of shape (d,)
@@ -61,9 +66,10 @@ class ProximalNewtonProcess(NewtonProcess):
     entered : ndarray of shape (d,)
         When each column entered the Hessian that is kept where curvatures are constant, counted from 1; 0 for
         the columns that are not in it.
-    prospects : ndarray of shape (4,)
-        The expected gap, the last decrease of F, whether the dual variables are those of the model, and how
-        far the next model's curvatures are on the way from those of the losses to safe ones.
+    prospects : ndarray of shape (5,)
+        The expected gap, the last decrease of F, whether the dual variables are those of the model, how far
+        the next model's curvatures are on the way from those of the losses to safe ones, and Σλ_i of the
+        round.
     """
 
     def __init__(self, setting: Setting[NoParameters]) -> None:
@@ -75,7 +81,7 @@ class ProximalNewtonProcess(NewtonProcess):
             np.zeros(d),
             np.zeros(d),
         )
-        self.prospects = np.array([np.inf, np.inf, 0.0, 0.0])
+        self.prospects = np.array([np.inf, np.inf, 0.0, 0.0, 0.0])
         self._constant = self.samples.loss.curvature_type == "constant"
         # What follows from the state: the Hessian of the columns in this order, margins, the model's slopes.
         self._order, self._hessian = np.zeros(0, dtype=np.int64), np.zeros((0, 0))
@@ -89,11 +95,21 @@ class ProximalNewtonProcess(NewtonProcess):
         return super().arrays() | {name: getattr(self, name) for name in names}
 
     @property
-    def _penalties(self) -> tuple[np.ndarray, np.ndarray]:
-        """λ and σ of each column, (d,)."""
+    def _columns(self) -> np.ndarray:
         columns = self.problem.l1_columns
         assert columns is not None
-        return self.totals[1] * columns, self.totals[0] * self.problem.ridge_mask
+        return columns
+
+    @property
+    def _penalties(self) -> tuple[np.ndarray, np.ndarray]:
+        """λ of the round and σ, of each column, (d,)."""
+        return self.prospects[_LAMBDA] * self._columns, self.totals[0] * self.problem.ridge_mask
+
+    @property
+    def value(self) -> float:
+        # With the λ of the problem, which may not be that of the round.
+        excess = self.prospects[_LAMBDA] - self.totals[1]
+        return float(self.numbers[VALUE] - excess * inner_product(self._columns, np.abs(self.point)))
 
     # ------------------------------------------------------------------ F with its ℓ1 term
 
@@ -104,6 +120,7 @@ class ProximalNewtonProcess(NewtonProcess):
             assert problem.l1 is not None
             total = gossip.total(np.column_stack([problem.column_squares, problem.sigma, problem.l1]))
             self.squares[:], self.totals[:] = total[:-2], total[-2:]
+            self.prospects[_LAMBDA] = self.totals[1]
             self.count_sum(self.point.size + 2, self.point.size + 2)
         super().round(gossip)
 
@@ -127,15 +144,38 @@ class ProximalNewtonProcess(NewtonProcess):
 
     def _gradient_gap(self, columns: np.ndarray | slice) -> float:
         """Return about what some columns contribute to the gap of θ."""
-        lam, sigma = self._penalties
+        lam, sigma = self.totals[1] * self._columns, self._penalties[1]
         return model_gap(
             self.gradient[columns], self.point[columns], lam[columns], sigma[columns], self.value
         )
 
     # ------------------------------------------------------------------ a round
 
+    def _lower_lambda(self, first: bool) -> None:
+        """Choose the λ of a round."""
+        lam, zero = self.totals[1], (self.point == 0.0) & (self._columns > 0.0)
+        # Where all columns can enter at once, no time is saved.
+        if self.point.size > WORKING_SET and zero.any():
+            slopes = np.abs(self.gradient[zero]) / self._columns[zero]
+            lam = max(lam, min(_NEXT_LAMBDA * slopes.max(), np.inf if first else self.prospects[_LAMBDA]))
+        self._set_lambda(lam)
+
+    def _set_lambda(self, lam: float) -> None:
+        if lam != self.prospects[_LAMBDA]:
+            excess = lam - self.prospects[_LAMBDA]
+            self.numbers[VALUE] += excess * inner_product(self._columns, np.abs(self.point))
+            self.numbers[LEAST], self.prospects[_LAMBDA] = np.inf, lam
+
+    def stop(self) -> None:
+        # Rounding that ends a round with a larger λ does not end the run.
+        if self.prospects[_LAMBDA] > self.totals[1]:
+            self._set_lambda(self.totals[1])
+        else:
+            super().stop()
+
     def step(self, gossip: Gossip, first: bool) -> None:
-        before, margins, value, self._tried = self.point.copy(), self.margins(), self.value, 0
+        self._lower_lambda(first)
+        before, margins, value, self._tried = self.point.copy(), self.margins(), self.numbers[VALUE], 0
         evaluations, damping = self._evaluations, self.prospects[_DAMPING]
         super().step(gossip, first)
         # A weak penalty leaves columns almost without curvature, and their steps are far too long. As in the
@@ -148,9 +188,9 @@ class ProximalNewtonProcess(NewtonProcess):
             self.prospects[_GAP] = min(self.prospects[_GAP], self._gradient_gap(slice(None)))
             return
         self._margins = None
-        self.prospects[:_DAMPING] = self._gradient_gap(slice(None)), value - self.value, 0.0
+        self.prospects[:_DAMPING] = self._gradient_gap(slice(None)), value - self.numbers[VALUE], 0.0
         full = self._tried == 1 and np.array_equal(self.point, before + self._move)
-        if damping or self._constant or not full:
+        if self.prospects[_LAMBDA] > self.totals[1] or damping or self._constant or not full:
             return
         # A full step: the model's slopes are dual variables, and the gap of the model is most of their gap.
         slopes, problem = self._linear_slopes(before, margins), self.problem
