@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from scipy.special import softmax
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_svmlight_file, load_wine
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
+from sklearn.preprocessing import StandardScaler
 
 import adfs
 from adfs import ADFSClassifier, ADFSRegressor
@@ -25,6 +26,7 @@ from adfs.problem.losses import LOSSES
 from baseline_cases import gossip_here, start
 from memory_cluster import Threads, on_threads
 
+REUTERS = Path(__file__).parents[3] / "shared" / "data" / "reuters.money-fx.bz2"
 SMOOTH = [name for name, loss in LOSSES.items() if loss.curvature_type != "kinks"]
 
 
@@ -383,3 +385,16 @@ def test_lasso_is_fitted_to_files(tmp_path: Path) -> None:
     assert main(["fit", str(path), *options, "--out", str(out)]) == 0
     expected = ADFSRegressor(alpha=800.0, l1_ratio=1.0, tol=1e-10).fit(X, y)
     assert np.array_equal(LinearModel.load(out).coef[0], expected.coef_)
+
+
+@pytest.mark.skipif(not REUTERS.exists(), reason="the data set reuters.money-fx is not there")
+def test_newton_l1_keeps_working_sets_small_where_the_penalty_is_weak() -> None:
+    X, y = load_svmlight_file(str(REUTERS))
+    scaled = StandardScaler(with_mean=False).fit_transform(X)
+    rows = sp.csr_array(sp.hstack([scaled, np.ones((len(y), 1))]))
+    problem = adfs.Problem(rows, y, "logistic", 0.0, 2, l1=0.05)
+    run = adfs.simulate("newton", problem, "path:2", tol=1e-6, record="gap")
+    assert run.converged
+    # The largest sum over the nodes is the Hessian of the largest working set, k(k + 1)/2 numbers.
+    numbers = np.diff(run.columns["bytes"]).max() / 8.0 / 2.0
+    assert np.sqrt(2.0 * numbers) < 3.0 * np.count_nonzero(run.coef)

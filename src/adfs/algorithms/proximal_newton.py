@@ -142,9 +142,9 @@ class ProximalNewtonProcess(NewtonProcess):
         out = np.zeros_like(least)
         return np.asarray(np.divide(least * least, self.squares, out=out, where=self.squares > 0.0))
 
-    def _gradient_gap(self, columns: np.ndarray | slice) -> float:
+    def _gradient_gap(self, columns: np.ndarray | slice, total_lambda: float) -> float:
         """Return about what some columns contribute to the gap of θ."""
-        lam, sigma = self.totals[1] * self._columns, self._penalties[1]
+        lam, sigma = total_lambda * self._columns, self._penalties[1]
         return model_gap(
             self.gradient[columns], self.point[columns], lam[columns], sigma[columns], self.value
         )
@@ -185,10 +185,14 @@ class ProximalNewtonProcess(NewtonProcess):
         else:
             self.prospects[_DAMPING] = 0.1 * damping if damping > _FIRST_DAMPING else 0.0
         if np.array_equal(before, self.point):
-            self.prospects[_GAP] = min(self.prospects[_GAP], self._gradient_gap(slice(None)))
+            self.prospects[_GAP] = min(self.prospects[_GAP], self._gradient_gap(slice(None), self.totals[1]))
             return
         self._margins = None
-        self.prospects[:_DAMPING] = self._gradient_gap(slice(None)), value - self.numbers[VALUE], 0.0
+        self.prospects[:_DAMPING] = (
+            self._gradient_gap(slice(None), self.totals[1]),
+            value - self.numbers[VALUE],
+            0.0,
+        )
         full = self._tried == 1 and np.array_equal(self.point, before + self._move)
         if self.prospects[_LAMBDA] > self.totals[1] or damping or self._constant or not full:
             return
@@ -203,7 +207,7 @@ class ProximalNewtonProcess(NewtonProcess):
         self.count_sum(1, 1)
         outside = np.ones(self.point.size, dtype=np.bool_)
         outside[self._order] = False
-        expected = self._model_gap + apart + self._gradient_gap(outside)
+        expected = self._model_gap + apart + self._gradient_gap(outside, self.totals[1])
         if expected < self.prospects[_GAP]:
             self.before[:], self._slopes = before, slopes
             self.prospects[_GAP], self.prospects[_LINEAR] = expected, 1.0
@@ -225,7 +229,8 @@ class ProximalNewtonProcess(NewtonProcess):
         self._sum_columns(gossip, curvatures, columns)
         lam, sigma = self._penalties
         columns = columns[np.argsort(lam[columns] == 0.0, kind="stable")]  # the intercepts are the last
-        target = _SHARE * min(self.prospects[_DECREASE], self._gradient_gap(slice(None)))
+        gap = self._gradient_gap(slice(None), self.prospects[_LAMBDA])
+        target = _SHARE * min(self.prospects[_DECREASE], gap)
 
         def solve() -> np.ndarray:
             place = np.empty(self.point.size, dtype=np.int64)
