@@ -143,6 +143,7 @@ def test_delays_of_slow_links_are_multiples_of_tau() -> None:
         ({"window": 0}, "window must be a finite number above 0"),
         ({"networks": ["path:9", "star:9"]}, "a network or networks, not both"),
         ({"network": ["path:9", "star:8"]}, "the same nodes"),
+        ({"network": ["path:9", "sites.txt"]}, "networks takes names and lists of edges"),
     ],
 )
 def test_comparison_refuses_wrong_entries_in_one_sentence(changes: dict[str, Any], words: str) -> None:

@@ -66,7 +66,6 @@ def test_adfs_that_loses_3_of_10_exchanges_has_the_rate_of_retuned_parameters() 
     check_slope(*make_case(11), 0.3, 3)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("graph", ["path:10", "grid:4x4", "complete:8"])
 @pytest.mark.parametrize("lost", [0.3, 0.8])
 def test_adfs_that_loses_exchanges_has_the_rate_on_other_networks(lost: float, graph: str) -> None:

@@ -288,7 +288,10 @@ class Comparison:
     def __post_init__(self) -> None:
         # A graph, or a file of edges, is replaced by its edges: the description must not need the file.
         name = Path(self.network).name if isinstance(self.network, str) else None
-        if not is_sequence(self.network) and (name is None or is_graph_file(self.network)):
+        if is_sequence(self.network):
+            if any(isinstance(graph, str) and is_graph_file(graph) for graph in self.network):
+                raise InputError("networks takes names and lists of edges: give the edges of each file")
+        elif name is None or is_graph_file(self.network):
             object.__setattr__(self, "network", plain_graph(self.network, self.n_nodes))
         check_types(self)
         if not self.methods:
