@@ -10,7 +10,7 @@ import pytest
 import adfs
 from adfs.algorithms import METHODS
 from adfs.network import changing_network
-from adfs.schedule import LOST
+from adfs.schedule.events import LOST
 from baseline_cases import TARGET, decay, drive, make_case, run_in_blocks, setting_of, slope, start
 from literal_rivals import literal_dadao, literal_dvr, literal_gt_saga, literal_opapc, literal_sonata
 from schedule_twins import coin, round_samples

@@ -15,7 +15,7 @@ from adfs.network import changing_network
 from adfs.runtimes import Grid, Record
 from adfs.runtimes.clock import Clock, with_times
 from adfs.runtimes.delays import Delays
-from adfs.schedule import LOST
+from adfs.schedule.events import LOST
 from adfs.theory import Parameters
 from adfs.theory.records import edge_roots
 from baseline_cases import drive, make_case, setting_of, slope

@@ -10,7 +10,8 @@ from scipy import stats
 
 from adfs.errors import InputError
 from adfs.network import Network, changing_network
-from adfs.schedule import LOST, AliasTables, frame, make_schedule
+from adfs.schedule import AliasTables, frame, make_schedule
+from adfs.schedule.events import LOST
 from schedule_twins import poisson_events
 
 CHANGING = changing_network(["path:4", "star:4", [(0, 3)]], window=30.0, n_nodes=4)

@@ -16,7 +16,7 @@ from adfs.files import JsonObject
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.certificates import AllNodes, can_ascend
 from adfs.runtimes.exchange import EventExchange, GossipProduct
-from adfs.schedule import LOST, Events
+from adfs.schedule.events import LOST, Events
 
 # Between two slices of the way a run may be stopped or saved. The first slice is as short as it can be; the
 # length of the next ones is chosen so that they take about these seconds.

@@ -12,12 +12,11 @@ from numpy.typing import ArrayLike
 
 from adfs.errors import unknown_name
 from adfs.network import Faults
-from adfs.schedule.events import LOST, Events, IidSchedule, Schedule, frame
+from adfs.schedule.events import Events, IidSchedule, Schedule, frame
 from adfs.schedule.poisson import PoissonSchedule
 from adfs.schedule.sampling import AliasTables
 
 __all__ = [
-    "LOST",
     "SCHEDULES",
     "AliasTables",
     "Events",
