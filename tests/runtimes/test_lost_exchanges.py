@@ -88,6 +88,9 @@ def test_lost_exchanges_change_nothing_but_their_cost(name: str) -> None:
     assert other.run(kept, 0, kept.time.size) == kept.time.size
     other.position = 500.0
     assert np.array_equal(process.primal(), other.primal())
+    run = adfs.simulate(name, problem, network, lost=0.4, events=500, **POISSON)
+    assert np.array_equal(run.theta, other.primal())
+    assert run.columns["messages"][-1] == process.work.messages
     assert process.work.messages == 2 * np.count_nonzero(events.sample < 0)
     assert 0.3 < np.mean(events.sample[events.sample < 0] == LOST) < 0.5
 
