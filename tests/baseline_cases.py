@@ -12,7 +12,7 @@ import adfs
 from adfs.algorithms import METHODS, EventProcess, Process, RoundProcess, Setting
 from adfs.runtimes.cluster import OneProcess, Placement
 from adfs.runtimes.exchange import GossipProduct
-from adfs.runtimes.execution import ProcessTimes
+from adfs.runtimes.execution import ProcessTimes, without_lost
 from literal_cases import random_case, random_network, random_problem
 
 __all__ = [
@@ -72,6 +72,7 @@ def drive(process: Process, stop: float) -> Process:
     """Take a process that holds all nodes to a position."""
     if isinstance(process, EventProcess):
         for end, events in process.schedule.windows(process.position, stop):
+            events = without_lost(process, events)
             process.run(events, 0, events.time.size)
             computations = int(np.count_nonzero(events.sample >= 0))
             process.count(computations, events.time.size - computations)

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import adfs
+from adfs.network import changing_network
 from adfs.problem.losses import get_loss
 from adfs.problem.terms import LinearTerm
 from adfs.runtimes import Grid
@@ -29,9 +30,15 @@ class Case:
     parameters: str | None = None
     read: str = "x"
     record: tuple[str, ...] = ("gap",)
+    lost: float = 0.0
+    also: str = ""  # a second graph: the network changes between the two
+
+    def links(self) -> adfs.Network:
+        graphs = [self.network, self.also]
+        return changing_network(graphs, window=30.0) if self.also else adfs.Network(self.network)
 
     def n_nodes(self) -> int:
-        return adfs.Network(self.network).n_nodes
+        return self.links().n_nodes
 
     def shard(self, node: int) -> tuple[Any, np.ndarray, np.ndarray]:
         """Return one node's data, whoever asks; nodes differ in their sizes and their weights."""
@@ -64,10 +71,11 @@ class Case:
             "max_passes": self.max_passes,
             "read": self.read,
             "record": adfs.Record(self.record, grid=Grid(per_decade=3)),
+            "lost": self.lost,
         }
 
     def simulate(self, *, general: bool = False, **more: Any) -> adfs.Run:
-        network = adfs.Network(self.network)
+        network = self.links()
         if general:
             terms = self.general(list(range(self.n_nodes())))
             return adfs.simulate(problem=terms, network=network, **(self.options() | more))

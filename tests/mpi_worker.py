@@ -85,7 +85,7 @@ def main(path: str) -> None:
         ranks.library_is_loaded = (lambda: False) if entry.get("engine") == "python" else loaded
         settings = {"loss": case.loss, "sigma": case.sigma(), "gather": True} | case.options() | more
         try:
-            run = adfs.fit_mpi(comm, shards_of(case, entry, comm), adfs.Network(case.network), **settings)
+            run = adfs.fit_mpi(comm, shards_of(case, entry, comm), case.links(), **settings)
         except adfs.InputError as error:
             if not entry.get("refused"):
                 raise

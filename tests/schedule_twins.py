@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import struct
+
 import numpy as np
 
 from adfs.algorithms.round_process import RoundWindow
@@ -45,7 +48,7 @@ def draw_row(tables: AliasTables | RoundWindow, k: int, draw: int) -> int:
 
 def clock_events(schedule: Schedule, actor: int, stop: float) -> list[tuple[float, int, int]]:
     """All events of one Poisson clock up to a time."""
-    rate = float(schedule.probability[actor])
+    rate = float(schedule.rate[actor])
     if rate == 0.0:
         return []
     width = CELL_MEAN / rate
@@ -66,7 +69,23 @@ def poisson_events(schedule: Schedule, start: float, stop: float) -> list[tuple[
     events = [
         event for actor in range(schedule.probability.size) for event in clock_events(schedule, actor, stop)
     ]
-    return sorted(event for event in events if event[0] > start)
+    return sorted(with_faults(schedule, [event for event in events if event[0] > start]))
+
+
+def with_faults(schedule: Schedule, events: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
+    """The events without exchanges of edges that are not there; −2 is the sample of one that fails."""
+    if schedule.faults is None:
+        return events
+    (lost, window, present), found = schedule.faults, []
+    for time, actor, sample in events:
+        edge = actor - schedule.n_nodes
+        if edge < 0:
+            found.append((time, actor, sample))
+        elif present[math.floor(time / window) % len(present)][edge]:
+            (bits,) = struct.unpack("<Q", struct.pack("<d", time))
+            fails = draws(schedule.seed, bits, actor, 8 << 24)[0] < int(lost * 2**64)
+            found.append((time, actor, -2 if fails else -1))
+    return found
 
 
 def iid_events(

@@ -19,7 +19,7 @@ from mpi_estimators import compare
 
 def run_case(cluster: Cluster, case: Case, **more: Any) -> adfs.Run:
     """Run a case on the nodes of this process."""
-    network = adfs.Network(case.network)
+    network = case.links()
     settings = case.options() | {"gather": True} | more
     method = settings.pop("method")
     with cluster:

@@ -9,6 +9,8 @@ import pytest
 
 import adfs
 from adfs.algorithms import METHODS
+from adfs.network import changing_network
+from adfs.schedule.events import LOST
 from baseline_cases import TARGET, decay, drive, make_case, run_in_blocks, setting_of, slope, start
 from literal_rivals import literal_dadao, literal_dvr, literal_gt_saga, literal_opapc, literal_sonata
 from schedule_twins import coin, round_samples
@@ -127,14 +129,17 @@ def test_gt_saga_is_its_literal_twin(loss, choice):
     assert process.work.numbers == process.work.messages * 2 * problem.n_features
 
 
-@pytest.mark.parametrize("schedule", ["iid", "poisson"])
+@pytest.mark.parametrize("schedule", ["iid", "poisson", "failing"])
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
 def test_dadao_is_its_literal_twin(loss, schedule):
     problem, network = make_case(5, n=4, m=6, loss=loss)
+    if schedule == "failing":
+        network, schedule = changing_network(["path:4", "star:4"]).losing(0.3), "poisson"
     setting = dataclasses.replace(setting_of("dadao", problem, network), schedule=schedule)
     process = METHODS["dadao"].start(setting)
     block = process.schedule.block(0, 200, nodes=np.arange(4))
     order = np.argsort(block.time, kind="stable")
+    order = order[block.sample[order] != LOST]
     events = [(float(block.time[k]), int(block.actor[k])) for k in order]
     drive(process, 200)
     process.position = events[-1][0]
@@ -152,6 +157,32 @@ def test_dadao_needs_as_many_gradients_on_a_path_as_on_a_complete_graph():
         assert run.gap <= 1e-8
         passes.append(run.columns["passes"][-1])
     assert 0.7 <= passes[0] / passes[1] <= 1.4
+
+
+def test_dadao_does_not_depend_on_the_scale_of_the_weights():
+    """χ1 and χ2 are those of the rates, which stay the same."""
+    problem, network = make_case(5)
+    heavier = network.with_weights(9 * network.weights)
+    one, other = (METHODS["dadao"].parameters(problem, net) for net in (network, heavier))
+    np.testing.assert_allclose(other.edge_probability, one.edge_probability, rtol=1e-12)
+    assert other.inverse_gap == pytest.approx(one.inverse_gap, rel=1e-12)
+    rates = one.edge_probability * one.event_rate
+    laplacian = adfs.Network(network, weights=rates).laplacian().toarray()
+    assert one.inverse_gap == pytest.approx(1 / np.linalg.eigvalsh(laplacian)[1], rel=1e-9)
+    ends = np.eye(6)[network.edges[:, 0]] - np.eye(6)[network.edges[:, 1]]
+    resistance = np.einsum("ei,ij,ej->e", ends, np.linalg.pinv(laplacian), ends).max() / 2
+    assert one.inverse_gap * resistance == pytest.approx(0.5, rel=1e-9)
+
+
+def test_dadao_takes_its_constants_from_the_worst_graphs_of_a_network_that_changes():
+    problem, _ = make_case(5)
+    path, star = adfs.Network("path:6"), adfs.Network("star:6")
+    both = METHODS["dadao"].parameters(problem, changing_network([path, star]))
+    alone = METHODS["dadao"].parameters(problem, path)
+    # The path mixes worst, and on trees all resistances are 1: the rates of its edges are the same.
+    assert both.inverse_gap == pytest.approx(alone.inverse_gap, rel=1e-12)
+    rates = both.edge_probability * both.event_rate
+    np.testing.assert_allclose(rates, (alone.edge_probability * alone.event_rate)[0], rtol=1e-12)
 
 
 def test_dadao_needs_rows_at_every_node():

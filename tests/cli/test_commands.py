@@ -283,6 +283,23 @@ def test_simulate_command_writes_the_run_and_its_history(
     assert "has 3 classes" in capsys.readouterr().err
 
 
+def test_simulate_and_compare_commands_lose_exchanges(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["simulate", "dense.npz", "--nodes", "9", "--network", "grid:3x3", "--max-passes", "3"]
+    assert main([*common, "--schedule", "poisson", "--lost", "0.3", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    X, y = cancer()
+    problem = adfs.Problem(X, np.where(y == 1, 1.0, -1.0), n_nodes=9)
+    run = adfs.simulate("adfs", problem, "grid:3x3", schedule="poisson", lost=0.3, max_passes=3)
+    assert (summary["gap"], summary["messages"]) == (run.gap, run.columns["messages"][-1])
+    assert main([*common, "--lost", "0.3"]) == 2
+    assert "the iid schedule has no lost exchanges" in capsys.readouterr().err
+    compare = ["compare", "--data", "dense.npz", "--network", "grid:3x3", "--jobs", "1", "--max-passes", "2"]
+    assert main([*compare, "--lost", "0.3", "--method", "adfs:schedule=poisson"]) == 0
+    assert "lost = 0.3" in Path("comparison/comparison.toml").read_text(encoding="utf-8")
+
+
 def test_rates_command_prints_parameters_and_table_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

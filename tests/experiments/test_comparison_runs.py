@@ -23,6 +23,7 @@ from adfs.cli import main
 from adfs.errors import InputError
 from adfs.experiments import Comparison, load_results, read_comparison, run_comparison, runner
 from adfs.experiments.inputs import make_network, make_problem
+from adfs.experiments.report import make_page
 from adfs.experiments.results import Results, run_path, time_to
 from adfs.experiments.runner import RunsInterruptedError, run_method
 from adfs.network import Network
@@ -71,6 +72,29 @@ def test_run_method_records_the_mean_error_over_nodes_down_to_the_target(
             assert run.outcome is Outcome.CONVERGED
             assert last["suboptimality"] <= 0.1 * results.comparison.target
             assert (run.frame["suboptimality"].iloc[:-1] > 0.1 * results.comparison.target).all()
+
+
+def test_comparison_loses_exchanges_on_networks_that_change(tmp_path: Path) -> None:
+    poisson = [{"method": "dadao", "schedule": "poisson"}, {"method": "adfs", "schedule": "poisson"}, "msda"]
+    several = small(network=["path:4", "star:4"], lost=0.3, methods=poisson, seeds=1)
+    with pytest.raises(InputError, match=r"^ADFS .*takes no networks that change; use 'dadao'$"):
+        run_comparison(several, tmp_path / "a", progress=False)
+    lossy = small(lost=0.3, methods=[*poisson, "adfs"], seeds=1)
+    with pytest.raises(InputError, match=r"^MSDA: .*takes no lost exchanges; use"):
+        run_comparison(lossy, tmp_path / "b", progress=False)
+    for comparison, folder in ((several, "a"), (lossy, "b")):
+        results = load_results(tmp_path / folder)
+        (run,) = results.of("DADAO (poisson)")
+        assert run.frame["suboptimality"].iloc[-1] <= 1e-6
+        problem, network = make_problem(comparison, 0)
+        delays = comparison.delays.make(comparison.tau)
+        last = float(run.columns["position"][-1])
+        same = simulate(
+            "dadao", problem, network, schedule="poisson", events=last, delays=delays, progress=False
+        )
+        assert np.array_equal(same.theta, run.theta)
+        assert same.columns["time"][-1] == run.columns["time"][-1]
+    assert "lost exchanges" in make_page(results)
 
 
 def test_run_method_has_the_bits_of_simulate_and_the_times_of_the_clock(

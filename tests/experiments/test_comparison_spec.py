@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from adfs.errors import InputError
 from adfs.experiments import Comparison, DataSpec, DelaySpec, MethodSpec, read_comparison
 from adfs.experiments.inputs import gaussians, make_network, make_problem
 from adfs.experiments.runner import fingerprint
-from adfs.network import Network
+from adfs.network import Network, changing_network
 
 ROOT = Path(__file__).parents[2]
 
@@ -137,12 +138,34 @@ def test_delays_of_slow_links_are_multiples_of_tau() -> None:
         ({"tau": -1.0}, "tau must be"),
         ({"records": 0}, "records must be"),
         ({"imports": "json"}, "imports must be a list"),
+        ({"lost": 1.0}, r"lost, .*, must be in \[0, 1\), got 1.0"),
+        ({"lost": "few"}, "lost must be a number"),
+        ({"window": 0}, "window must be a finite number above 0"),
+        ({"networks": ["path:9", "star:9"]}, "a network or networks, not both"),
+        ({"network": ["path:9", "star:8"]}, "the same nodes"),
+        ({"network": ["path:9", "sites.txt"]}, "networks takes names and lists of edges"),
     ],
 )
 def test_comparison_refuses_wrong_entries_in_one_sentence(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         use(table(**changes))
     assert "\n" not in str(caught.value)
+
+
+def test_comparison_takes_networks_that_change() -> None:
+    described = {"data": "synthetic:90x3", "methods": ["dadao"], "lost": 0.3}
+    comparison = Comparison.from_table(described | {"networks": ["path:4", [[0, 2], [1, 3]]], "n_nodes": 4})
+    assert comparison.title == "synthetic:90x3 on path:4 / edges"
+    expected = changing_network(["path:4", [(0, 2), (1, 3)]], n_nodes=4).losing(0.3)
+    assert make_network(comparison) == expected
+    assert Comparison.from_table(tomllib.loads(comparison.toml())) == comparison
+    other = Comparison.from_table(described | {"networks": ["path:4", "star:4"], "window": 50})
+    assert make_network(other).faults.window == 50.0
+    prints = {fingerprint(one, one.methods[0], 0) for one in (comparison, other, replace(other, lost=0.2))}
+    assert len(prints) == 3
+    for network in (expected, Network("path:4").losing(0.3)):
+        with pytest.raises(InputError, match="graphs of a changing network as a list, and lost as a number"):
+            Comparison(DataSpec("synthetic:90x3"), network, (MethodSpec("dadao"),))
 
 
 def test_comparison_names_a_missing_key() -> None:

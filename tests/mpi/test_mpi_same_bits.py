@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,11 @@ def all_cases() -> dict[str, dict[str, Any]]:
     for name, choice in (("adfs", "adaptive"), ("adfs-block", "adaptive-safe")):
         case = Case(method=name, parameters=choice, rows=40, width=1)
         cases[f"{name} {choice}"] = {"case": case, "more": {"tau": 30.0}}
+    lost = Case(schedule="poisson", network="path:9", lost=0.3)
+    cases["lost"] = {"case": lost}
+    changing = replace(lost, method="dadao", also="star:9", max_passes=30.0)
+    cases["lost, on a network that changes"] = {"case": changing}
+    cases["lost, python"] = {"case": changing, "engine": "python"}
     cases["one column"] = {"case": Case(width=1, loss="squared", method="adfs-block")}
     return cases
 

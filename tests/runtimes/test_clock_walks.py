@@ -39,6 +39,7 @@ def literal_walk(parameters, network, delays, stop, *, seed=0, blocking=False, s
         edges=network.edges,
         node_probability=parameters.node_probability,
         edge_probability=parameters.edge_probability,
+        faults=network.faults,
     ).block(0, stop)
     n, T = network.n_nodes, [0.0] * network.n_nodes
     tau = np.broadcast_to(delays.tau, (network.n_edges,))

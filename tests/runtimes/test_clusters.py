@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,12 @@ from mpi_cases import Case, stamp
 NETWORKED = sorted(name for name, method in METHODS.items() if method.kind != "single")
 
 
+def loss_of(method: str) -> str:
+    return "logistic" if METHODS[method].needs_smooth else "hinge"
+
+
 def run_on_threads(case: Case, size: int, **more: Any) -> list[adfs.Run]:
-    network = adfs.Network(case.network)
+    network = case.links()
     settings = case.options() | {"gather": True} | more
     method = settings.pop("method")
 
@@ -52,8 +57,7 @@ def run_on_threads(case: Case, size: int, **more: Any) -> list[adfs.Run]:
 @pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.soak), 3])
 @pytest.mark.parametrize("method", NETWORKED)
 def test_run_on_threads_has_the_bits_of_one_process_for_every_method(method: str, size: int) -> None:
-    loss = "logistic" if METHODS[method].needs_smooth else "hinge"
-    case = Case(method=method, loss=loss, max_passes=3.0, record=("gap", "objective", "consensus"))
+    case = Case(method=method, loss=loss_of(method), max_passes=3.0, record=("gap", "objective", "consensus"))
     expected = stamp(case.simulate())
     assert [stamp(run) for run in run_on_threads(case, size)] == [expected] * size
 
@@ -62,6 +66,17 @@ def test_run_on_threads_has_the_bits_of_one_process_for_every_method(method: str
 def test_run_on_threads_has_the_same_bits_on_sparse_rows_and_schedules(schedule: str) -> None:
     case = Case(schedule=schedule, sparse=True, max_passes=3.0)
     assert {stamp(run) for run in run_on_threads(case, 3)} == {stamp(case.simulate())}
+
+
+@pytest.mark.parametrize("method", ["adfs", "ns-adfs", "dadao"])
+def test_run_on_threads_loses_the_same_exchanges(method: str) -> None:
+    case = Case(method, loss_of(method), "poisson", network="path:9", lost=0.3, max_passes=3.0)
+    if METHODS[method].changing_networks:
+        case = dataclasses.replace(case, also="star:9", max_passes=30.0)
+    expected = case.simulate()
+    assert {stamp(run) for run in run_on_threads(case, 3)} == {stamp(expected)}
+    assert expected.gap < dataclasses.replace(case, max_passes=0.0).simulate().gap
+    assert stamp(expected) != stamp(dataclasses.replace(case, lost=0.0).simulate())
 
 
 @pytest.mark.parametrize("method", ["adfs", "extra"])

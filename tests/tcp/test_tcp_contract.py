@@ -30,6 +30,7 @@ def all_cases() -> list[Case]:
 # The methods by the kinds of messages that they send: with neighbours as they go, in rounds, and sums.
 FEW = [Case(method=name, max_passes=3.0) for name in ("adfs", "adfs-block", "newton", "lbfgs", "msda")]
 FEW += [Case(method="ns-adfs", loss="hinge", max_passes=3.0), Case(network="complete:9", max_passes=2.0)]
+FEW += [Case("dadao", schedule="poisson", network="path:9", also="star:9", lost=0.3)]
 FITS = ("softmax", "logistic", "squares chosen")
 
 

@@ -205,6 +205,7 @@ class Adfs(Method[Parameters]):
     several_outputs = True
     unbounded_curvature = True
     l1 = True
+    lost_exchanges = True
     stages = "adaptive"
 
     record = Parameters
@@ -254,6 +255,6 @@ class Apcg(Adfs):
 
     name = "apcg"
     label = "APCG"
-    warm_starts = False
+    warm_starts = lost_exchanges = False
     kind = "single"
     reference_order = 4

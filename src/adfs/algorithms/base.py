@@ -172,6 +172,7 @@ class EventProcess(Process):
             edge_probability=parameters.edge_probability,
             samples=AliasTables.build(row_weights, setting.problem.node_starts, node_ids=block),
             n_nodes=network.n_nodes,
+            faults=network.faults,
         )
 
     def end(self, edge: int) -> int:
@@ -235,6 +236,8 @@ class Method(ABC, Generic[P]):
     general_terms, several_outputs, l1, unbounded_curvature, unpenalised_columns : bool
         Whether it also runs on terms with a prox of their own, on models with several outputs, with an ℓ1
         term, on losses whose curvature has no bound, with columns that have no ℓ2 term.
+    lost_exchanges, changing_networks : bool
+        Whether it runs where exchanges fail at both ends, and where the graph changes during a run.
     warm_starts : bool
         Whether it can start from a point of an earlier run.
     needs_network : bool
@@ -278,6 +281,8 @@ class Method(ABC, Generic[P]):
     l1: ClassVar[bool] = False
     unbounded_curvature: ClassVar[bool] = False
     unpenalised_columns: ClassVar[bool] = False
+    lost_exchanges: ClassVar[bool] = False
+    changing_networks: ClassVar[bool] = False
     warm_starts: ClassVar[bool] = False
     needs_network: ClassVar[bool] = False
     solves_locally: ClassVar[bool] = False
@@ -313,8 +318,9 @@ class Method(ABC, Generic[P]):
         name = next(iter(self.choices)) if choice is None else choice
         if not isinstance(name, str) or name not in self.choices:
             raise unknown_name("choice of parameters", choice, self.choices)
-        constants: P = self.choices[name](problem, network, math.nan if tau is None else float(tau))
-        return constants
+        # If a share of the exchanges is lost, one that gets through takes more than τ.
+        time = math.nan if tau is None else float(tau) / (1.0 - network.lost)
+        return self.choices[name](problem, network, time)  # type: ignore[no-any-return]
 
     def parameters_for(self, loss: Loss, given: object) -> object:
         """Return the choice of parameters for a fit with a loss, where the user gave none."""
@@ -402,8 +408,7 @@ class Method(ABC, Generic[P]):
         """Raise :class:`InputError` unless the method can run on a problem."""
         if problem.l1 is not None:
             problem.check_l1()
-        obstacle = self.obstacle(problem)
-        if obstacle:
+        if obstacle := self.obstacle(problem):
             # Propose what the attributes of the other methods allow.
             others = [other for other in METHODS.values() if not (other.baseline or other.obstacle(problem))]
             names = [f"{one.name!r}{' (one machine)' if one.kind == 'single' else ''}" for one in others]
@@ -413,7 +418,6 @@ class Method(ABC, Generic[P]):
     def check_options(self, options: Iterable[str], also: Sequence[str] = ()) -> None:
         """Raise :class:`InputError` unless the method has these options; ``also`` may have been meant."""
         for option in options:
-            # ``also`` has the options of runs, in case one of them was misspelt.
             if option not in self.options:
                 known = (*self.options, *also)
                 raise unknown_name(f"option of {self.name!r}", option, known or ("(none)",))

@@ -14,7 +14,7 @@ from adfs.algorithms.method_kernels import EventKernels, add_row, register_kerne
 from adfs.algorithms.opapc import summarize_gossip
 from adfs.compilation import kernel
 from adfs.errors import InputError
-from adfs.network import Network
+from adfs.network import Network, phases
 from adfs.problem import Samples
 from adfs.problem.losses import derivative
 from adfs.problem.samples import label_at
@@ -33,8 +33,9 @@ class DadaoParameters(ParameterRecord):
     """DADAO: μ = min σ_i, L = max M_i, ν = μ/2, q = √(ν/L); nodes act at rate 1, edges at rates sμ_e².
 
     s is √(max_e r_e/λ_2), r_e the effective resistances: then χ1 = 1/(sλ_2) and χ2 = max r_e/(2s) have
-    χ1χ2 = 1/2. Events happen at the rate n + sΣμ_e², and ``contraction`` is that of q/8 in the mean time
-    between two of them.
+    χ1χ2 = 1/2. On a network that changes they are those of its worst graphs, or of the mean of all graphs if
+    one is not connected. Events happen at the rate n + sΣμ_e², and ``contraction`` is that of q/8 in the mean
+    time between two of them.
     """
 
     _title: ClassVar[str] = "Parameters of DADAO"
@@ -53,9 +54,12 @@ class DadaoParameters(ParameterRecord):
         if not summary.n_samples.all():
             raise InputError("dadao computes gradients at every node: each node needs at least one row")
         largest, nu = float(node_smoothness(summary).max()), 0.5 * float(summary.sigma.min())
-        connectivity = network.algebraic_connectivity
+        graphs = phases(network)
+        connectivity = min(graph.algebraic_connectivity for graph in graphs)
+        # A resistance of `Network` has the factor μ_e².
+        resistance = max(float((graph.resistances.values / graph.weights).max()) for graph in graphs)
         # With this scale χ1χ2 = 1/2, the most that the theorem allows: exchanges are as rare as can be.
-        scale = math.sqrt(float(network.resistances.values.max()) / connectivity)
+        scale = math.sqrt(resistance / connectivity)
         rates = scale * network.weights
         total = network.n_nodes + float(rates.sum())
         contraction = -math.expm1(-0.125 * math.sqrt(nu / largest) / total)
@@ -281,12 +285,13 @@ class Dadao(Method[DadaoParameters]):
         need not alternate, and no node needs to know the number of events elsewhere (``schedule="poisson"``).
     Guarantee
         With χ1χ2 ≤ 1/2 the mean-squared error shrinks by exp(−t√(μ/L)/(8√2)) in expectation, where each node
-        computes one gradient per unit of time t. The theorem is for Poisson clocks. The network is fixed.
+        computes one gradient per unit of time t. The theorem is for Poisson clocks. The network may change as
+        long as each of its graphs is connected; otherwise nothing is proven, and the windows must be short.
 
     References
     ----------
         Nabli, Oyallon, "DADAO: decoupled accelerated decentralized asynchronous optimization", ICML 2023,
-        arXiv 2208.00779.
+        arXiv 2208.00779; its first version is for networks that change.
     """
 
     name = "dadao"
@@ -295,6 +300,7 @@ class Dadao(Method[DadaoParameters]):
     observed_factor = 0.3
     kind = "events"
     baseline = True
+    lost_exchanges = changing_networks = True
 
     record, process = DadaoParameters, DadaoProcess
     choices = without_tau({"theory": DadaoParameters.theory})

@@ -211,6 +211,7 @@ class NsAdfs(Method[Any]):
     label = "NS-ADFS"
     warm_starts = True
     observed_factor = 0.65
+    lost_exchanges = True
     kind = "events"
     needs_smooth = False
     reference_order = 5

@@ -48,12 +48,14 @@ class MethodOptions:
     parameters: tuned (the default), paper or adaptive.
     tau: Time of a message, one sample's computation taking 1; for tuned parameters.
     schedule: iid (the paper's) or poisson.
+    lost: Probability that an exchange fails; with --schedule poisson.
     """
 
     method: str = "adfs"
     parameters: str | None = None
     tau: float | None = None
     schedule: str = "iid"
+    lost: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,7 @@ class ComparisonOptions:
     sigma: σ_i, the strong convexity at every node.
     tau: Time of a message, one sample's computation taking 1.
     delays: exponential or fixed.
+    lost: Probability that an exchange fails; for methods with schedule=poisson.
     methods: A method; may be repeated: adfs, msda, adfs:parameters=paper,label=Paper, …
     seeds: Number of seeds, from 0.
     target: Run until F - F* stays below this, in the mean over nodes.
@@ -204,6 +207,7 @@ class ComparisonOptions:
     sigma: float | None = None
     tau: float | None = None
     delays: str | None = None
+    lost: float | None = None
     methods: list[str] | None = option(None, "--method")
     seeds: int | None = option(None, least=1)
     target: float | None = None

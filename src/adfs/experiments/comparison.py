@@ -22,6 +22,7 @@ from adfs.experiments.inputs import (
     field_names,
     has_type,
     is_data_file,
+    is_sequence,
     plain_graph,
     read_record,
     read_word,
@@ -220,13 +221,18 @@ class Comparison:
     network : str, networkx graph, edge list, matrix or Network
         Name of the network, ``"grid:3x3"`` for instance; or a file, GraphML (.graphml) or an edge list, one
         edge per line; or the graph itself. A graph without a name is stored as its edges, ``(i, j)`` or
-        ``(i, j, weight)``: numbers of nodes, or their labels if all labels are text.
+        ``(i, j, weight)``: numbers of nodes, or their labels if all labels are text. A list of names and edge
+        lists (``networks`` in TOML) is a network that changes from one graph to the next.
     methods : tuple of MethodSpec
     title : str
     n_nodes : int, optional
         n, if the name of the network does not contain it.
     network_seed : int
         Seed of a random network, which is the same for all seeds of the comparison.
+    window : float, optional
+        How long a graph of a changing network lasts, in the time of the schedule.
+    lost : float
+        The probability that an exchange fails at both ends.
     partition : str
         How samples are split over the nodes.
     loss : str
@@ -264,6 +270,8 @@ class Comparison:
     title: str = ""
     n_nodes: int | None = None
     network_seed: int = 0
+    window: float | None = None
+    lost: float = 0.0
     partition: str = "random"
     loss: str = "logistic"
     sigma: float | tuple[float, ...] = 1.0
@@ -280,7 +288,10 @@ class Comparison:
     def __post_init__(self) -> None:
         # A graph, or a file of edges, is replaced by its edges: the description must not need the file.
         name = Path(self.network).name if isinstance(self.network, str) else None
-        if name is None or is_graph_file(self.network):
+        if is_sequence(self.network):
+            if any(isinstance(graph, str) and is_graph_file(graph) for graph in self.network):
+                raise InputError("networks takes names and lists of edges: give the edges of each file")
+        elif name is None or is_graph_file(self.network):
             object.__setattr__(self, "network", plain_graph(self.network, self.n_nodes))
         check_types(self)
         if not self.methods:
@@ -298,7 +309,8 @@ class Comparison:
             )
         if self.partition not in PARTITIONS:
             raise unknown_name("partition", self.partition, PARTITIONS)
-        for key in ("target", "max_time", "max_passes", "records"):
+        RunOptions(lost=self.lost).check()
+        for key in ("target", "max_time", "max_passes", "records", "window"):
             value = getattr(self, key)
             if value is not None and not (math.isfinite(value) and value > 0.0):
                 raise InputError(f"{key} must be a finite number above 0, got {value!r}")
@@ -312,6 +324,8 @@ class Comparison:
         """The name of the network, or its sizes where it has none."""
         if isinstance(self.network, str):
             return self.network
+        if is_sequence(self.network):
+            return " / ".join(graph if isinstance(graph, str) else "edges" for graph in self.network)
         nodes = {end for edge in self.network for end in edge[:2]}
         return f"{len(nodes)} nodes, {len(self.network)} edges"
 
@@ -336,6 +350,7 @@ class Comparison:
         ``data`` and ``delays`` may be one word (the source, the law) or tables; ``seeds`` a list or how many;
         ``methods`` names or tables. Paths are relative to ``base``, where it is given.
         """
+        table = _with_one_network(table)
         check_keys(table, cls, "a comparison")
         for key in ("data", "network", "methods"):
             if key not in table:
@@ -361,6 +376,8 @@ class Comparison:
         # The options of a method stand beside its other keys.
         methods = [without_defaults(entry) | dict(entry.options) for entry in self.methods]
         parts = {"data": without_defaults(self.data), "delays": without_defaults(self.delays)}
+        if is_sequence(self.network):
+            table["networks"] = table.pop("network")
         return table | parts | {"methods": methods}
 
     def toml(self) -> str:
@@ -402,9 +419,16 @@ def read_comparison(path: str | Path, overrides: TomlTable | None = None) -> Com
         raise InputError(f"{path}: {error}") from None
 
 
+def _with_one_network(table: TomlTable) -> JsonObject:
+    """Return the table of a comparison with its ``networks`` as ``network``."""
+    if {"network", "networks"} <= set(table):
+        raise InputError("a comparison has a network or networks, not both: remove one of the keys")
+    return {"network" if key == "networks" else key: value for key, value in table.items()}
+
+
 def _with_paths(table: TomlTable, base: Path) -> JsonObject:
     """Return the table of a comparison with absolute paths; malformed entries are left for later checks."""
-    values: JsonObject = dict(table)
+    values = _with_one_network(table)
     network, imports = values.get("network"), values.get("imports", ())
     if isinstance(values.get("data"), str):
         values["data"] = {"source": values["data"]}

@@ -15,7 +15,7 @@ from adfs.data import ReadOptions, Table, read_source
 from adfs.data.table import labels_for
 from adfs.errors import InputError, unknown_name
 from adfs.files import JsonObject
-from adfs.network import Network
+from adfs.network import Network, changing_network
 from adfs.problem import Problem, get_loss
 from adfs.problem.losses import Loss
 from adfs.problem.samples import Matrix
@@ -53,7 +53,12 @@ def gaussians(n_samples: int, n_features: int, seed: int) -> tuple[np.ndarray, n
 @lru_cache(maxsize=1)
 def make_network(comparison: Comparison) -> Network:
     """Return the network, the same for all seeds."""
-    return Network(comparison.network, n_nodes=comparison.n_nodes, seed=comparison.network_seed)
+    spec, n_nodes, seed = comparison.network, comparison.n_nodes, comparison.network_seed
+    if is_sequence(spec):
+        network = changing_network(spec, window=comparison.window, n_nodes=n_nodes, seed=seed)
+    else:
+        network = Network(spec, n_nodes=n_nodes, seed=seed)
+    return network.losing(comparison.lost)
 
 
 @lru_cache(maxsize=1)
@@ -125,6 +130,8 @@ def plain_graph(graph: object, nodes: int | None) -> str | Edges:
         network = Network(graph, n_nodes=nodes)
     except InputError as error:
         raise InputError(str(error) if isinstance(graph, str) else f"network: {error}") from None
+    if network.faults is not None:
+        raise InputError("network: give the graphs of a changing network as a list, and lost as a number")
     if network.n_nodes == 1:
         return "path:1"
     labels = network.labels
@@ -135,6 +142,16 @@ def plain_graph(graph: object, nodes: int | None) -> str | Edges:
     if (network.weights == 1.0).all():
         return tuple(edges)
     return tuple((*edge, weight) for edge, weight in zip(edges, network.weights.tolist(), strict=True))
+
+
+def is_sequence(network: object) -> bool:
+    """Whether the network of a comparison is a list of graphs, names or edge lists, and not one edge list."""
+    graphs = network if isinstance(network, list | tuple) else ()
+    # The ends of an edge are numbers or labels, and the first entry of a list of edges is an edge.
+    return any(
+        isinstance(graph, str) or (isinstance(graph, list | tuple) and np.ndim(graph[:1]) > 1)
+        for graph in graphs
+    )
 
 
 def is_data_file(source: str) -> bool:

@@ -234,6 +234,7 @@ def _facts(results: Results) -> dict[str, str]:
     facts["σ_i"] = f"{sigma:g}" if not isinstance(sigma, tuple) else f"{min(sigma):g} … {max(sigma):g}"
     facts["time of a message, τ"] = f"{comparison.tau:g}"
     facts["delays"] = delays.pop("law")
+    facts |= {"lost exchanges": f"{comparison.lost:g}"} if comparison.lost else {}
     return facts | {f"delays, {name}": to_toml(value) for name, value in delays.items()}
 
 

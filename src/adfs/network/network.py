@@ -38,6 +38,24 @@ class Incidence(NamedTuple):
     neighbours: NDArray[np.int64]
 
 
+class Faults(NamedTuple):
+    """How the edges of a network fail: exchanges at random, edges in turn.
+
+    Attributes
+    ----------
+    lost : float
+        The probability that an exchange fails at both ends, independently of all others.
+    window : float
+        For how much of the schedule's time the graph stays the same.
+    present : (G, |E|) bool
+        The edges of each graph. Window k has graph k mod G.
+    """
+
+    lost: float
+    window: float
+    present: NDArray[np.bool_]
+
+
 def _read_only(array: Array) -> Array:
     array.flags.writeable = False
     return array
@@ -86,6 +104,8 @@ class Network:
         The full name, for a network built by name.
     labels : tuple
         The user's node labels in node order.
+    faults : Faults or None
+        How its edges fail: see :meth:`losing` and :func:`changing_network`.
 
     Examples
     --------
@@ -105,6 +125,7 @@ class Network:
     edges: NDArray[np.int64]
     weights: NDArray[np.float64]
     name: str | None
+    faults: Faults | None
     _arrays: inputs.GraphArrays
 
     def __init__(
@@ -120,7 +141,7 @@ class Network:
             if not isinstance(given, int | np.integer) or isinstance(given, bool) or given < 1:
                 raise InputError(f"n_nodes must be a whole number of at least 1, not {n_nodes!r}")
             n_nodes = int(n_nodes)
-        arrays, name = _read(spec, n_nodes, seed)
+        arrays, name = read_graph(spec, n_nodes, seed)
         if n_nodes is not None and arrays.n_nodes != n_nodes:
             raise InputError(
                 f"the network has {arrays.n_nodes} nodes but n_nodes is {n_nodes}: make them agree"
@@ -131,9 +152,9 @@ class Network:
             arrays = replace(arrays, weights=values)
         if name is None:
             inputs.check_connected(arrays)
-        self._set(arrays, name)
+        self._set(arrays, name, spec.faults if isinstance(spec, Network) else None)
 
-    def _set(self, arrays: inputs.GraphArrays, name: str | None) -> None:
+    def _set(self, arrays: inputs.GraphArrays, name: str | None, faults: Faults | None) -> None:
         edges = _read_only(np.array(arrays.edges, dtype=np.int64, order="C"))
         weights = _read_only(np.array(arrays.weights, dtype=np.float64))
         # Not by `__setattr__`, which refuses.
@@ -143,14 +164,17 @@ class Network:
             edges=edges,
             weights=weights,
             name=name,
+            faults=faults,
             _arrays=replace(arrays, edges=edges, weights=weights),
         )
 
     @classmethod
-    def _from_arrays(cls, arrays: inputs.GraphArrays, name: str | None) -> Network:
-        """Rebuild from arrays that were already checked."""
+    def from_arrays(
+        cls, arrays: inputs.GraphArrays, name: str | None = None, faults: Faults | None = None
+    ) -> Network:
+        """Build a network from arrays that were already checked."""
         network = object.__new__(cls)
-        network._set(arrays, name)
+        network._set(arrays, name, faults)
         return network
 
     def __setattr__(self, key: str, value: object) -> NoReturn:
@@ -160,7 +184,7 @@ class Network:
         raise AttributeError(f"a Network does not change: {key!r} cannot be deleted")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Network._from_arrays, (self._arrays, self.name)
+        return Network.from_arrays, (self._arrays, self.name, self.faults)
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f"{self.name!r}, "
@@ -169,21 +193,24 @@ class Network:
         weights = (
             "" if low == high == 1.0 else f", weights={low:.3g}" + ("" if low == high else f"..{high:.3g}")
         )
-        return f"Network({name}n_nodes={self.n_nodes}, n_edges={self.n_edges}{weights})"
+        turns = f", graphs={len(self.faults.present)}" if self.faults and self.changes else ""
+        lost = f", lost={self.lost:g}" if self.lost else ""
+        return f"Network({name}n_nodes={self.n_nodes}, n_edges={self.n_edges}{weights}{turns}{lost})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Network):
             return NotImplemented
-        return (
-            self.n_nodes == other.n_nodes
-            and self._arrays.labels == other._arrays.labels
-            and np.array_equal(self.edges, other.edges)
-            and np.array_equal(self.weights, other.weights)
-        )
+        return self._content == other._content
 
     def __hash__(self) -> int:
-        # By content, as `__eq__` compares.
-        return hash((self.n_nodes, self._arrays.labels, self.edges.tobytes(), self.weights.tobytes()))
+        return hash(self._content)
+
+    @property
+    def _content(self) -> tuple[object, ...]:
+        """What decides about equality."""
+        faults = self.faults and (self.faults.lost, self.faults.window, self.faults.present.tobytes())
+        arrays = self.edges.tobytes(), self.weights.tobytes()
+        return self.n_nodes, self._arrays.labels, arrays, faults
 
     # The graph itself
 
@@ -191,6 +218,34 @@ class Network:
     def labels(self) -> tuple[Hashable, ...]:
         """The user's node labels in node order; 0, …, n − 1 when none were given."""
         return tuple(self._arrays.names)
+
+    @property
+    def lost(self) -> float:
+        """The probability that an exchange fails at both ends."""
+        return 0.0 if self.faults is None else self.faults.lost
+
+    @property
+    def changes(self) -> bool:
+        """Whether it has several graphs, one after another."""
+        return self.faults is not None and len(self.faults.present) > 1
+
+    def losing(self, lost: float) -> Network:
+        """Return the same network, on which an exchange fails at both ends with probability ``lost``.
+
+        Examples
+        --------
+        >>> Network("cycle:4").losing(0.3)
+        Network('cycle:4', n_nodes=4, n_edges=4, lost=0.3)
+        """
+        check_lost(lost)
+        if lost == self.lost or self.n_edges == 0:
+            return self
+        faults = self.faults or Faults(0.0, math.inf, np.ones((1, self.n_edges), dtype=np.bool_))
+        kept = faults._replace(lost=float(lost)) if lost > 0.0 or self.changes else None
+        network = object.__new__(Network)
+        # The copy has the spectra and resistances that were computed already.
+        network.__dict__.update(self.__dict__, faults=kept)
+        return network
 
     def with_weights(self, weights: object) -> Network:
         """Return the same graph with other edge weights μ_e² (a number, or (|E|,) values)."""
@@ -293,7 +348,14 @@ class Network:
         return diameter_bounds(self)[1]
 
 
-def _read(spec: object, n_nodes: int | None, seed: int | None) -> tuple[inputs.GraphArrays, str | None]:
+def check_lost(lost: object) -> None:
+    """Raise unless a number is a probability with which exchanges can fail."""
+    numeric = isinstance(lost, int | float | np.integer | np.floating) and not isinstance(lost, bool)
+    if not (numeric and 0.0 <= lost < 1.0):  # type: ignore[operator]
+        raise InputError(f"lost, the probability that an exchange fails, must be in [0, 1), got {lost!r}")
+
+
+def read_graph(spec: object, n_nodes: int | None, seed: int | None) -> tuple[inputs.GraphArrays, str | None]:
     """Turn any accepted description into arrays and, for a name, the full name."""
     # Text is a file or a name.
     if isinstance(spec, str) and inputs.is_graph_file(spec):

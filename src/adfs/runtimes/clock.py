@@ -10,6 +10,7 @@ for another τ without running anything:
 - in a gossip round every node waits for its neighbours' messages of that round; there is no other
   barrier;
 - a sum over all nodes waits for the slowest, then for its messages one after another;
+- an exchange that is lost takes its time as any other;
 - a check of a run in stages is a pass over each node's samples and sums up and down a spanning tree, and so
   is the work of its decision.
 
@@ -246,6 +247,7 @@ class Clock:
                 edges=network.ends,
                 node_probability=parameters.node_probability,
                 edge_probability=parameters.edge_probability,
+                faults=network.faults,
             )
 
     def charge(self, passes: float, sums: float) -> None:
@@ -375,7 +377,7 @@ def with_times(run: Run, problem: FiniteSum | NodeSizes, network: Network, delay
     problem : Problem, GeneralProblem or NodeSizes
         Of the run.
     """
-    history = run.history
+    history, network = run.history, network.losing(run.details.get("lost", network.lost))
     times = retime(
         run.method,
         run.parameters if history is None else history.stages[0].parameters,

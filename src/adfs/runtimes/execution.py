@@ -16,6 +16,7 @@ from adfs.files import JsonObject
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.certificates import AllNodes, can_ascend
 from adfs.runtimes.exchange import EventExchange, GossipProduct
+from adfs.schedule.events import LOST, Events
 
 # Between two slices of the way a run may be stopped or saved. The first slice is as short as it can be; the
 # length of the next ones is chosen so that they take about these seconds.
@@ -202,7 +203,7 @@ class Execution:
         if isinstance(process, EventProcess):
             assert self.exchange is not None
             for end, events in process.schedule.windows(process.position, target, self.nodes.block):
-                self.exchange.execute(events)
+                self.exchange.execute(without_lost(process, events))
                 process.position = end
             process.position = float(target)
         else:
@@ -237,6 +238,18 @@ class Execution:
         rows = self.cluster.allgather(values)
         self.times.evaluating += time.perf_counter() - begun
         return list(zip(*rows, strict=True))
+
+
+def without_lost(process: EventProcess, events: Events) -> Events:
+    """Count the messages of a window's exchanges that fail, and return the other events."""
+    if process.schedule.faults is None:
+        return events
+    # They were sent, by those of their ends that are here.
+    lost = events.sample == LOST
+    ends = process.slot[process.ends[events.actor[lost] - process.slot.size]]
+    messages = process.work.messages + int(np.count_nonzero(ends >= 0))
+    process.work = Work(process.work.computations, messages, messages * process.message_length)
+    return Events(*(array[~lost] for array in events))
 
 
 class _NoGossip:

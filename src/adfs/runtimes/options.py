@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from adfs.errors import InputError, unknown_name
-from adfs.network import Network
+from adfs.network import Network, check_lost
 from adfs.runtimes.delays import Delays
 from adfs.schedule import SCHEDULES
 from adfs.schedule.sampling import check_seed
@@ -129,6 +129,9 @@ class RunOptions:
         adapts to its own certificates, or a record of the method's constants.
     schedule : str
         ``"iid"`` (the paper's shared schedule) or ``"poisson"`` (one clock per node and edge).
+    lost : float
+        The probability that an exchange fails at both ends, which then stay as they are; with the schedule
+        ``"poisson"``. The seed decides which ones fail, and edges exchange 1/(1 − lost) times as often.
     tau : float or "measure", optional
         Time of a communication in units of a sample's computation, for tuned parameters; ``"measure"``
         measures both before the run, where there are several processes.
@@ -171,6 +174,7 @@ class RunOptions:
 
     parameters: object = None
     schedule: str = "iid"
+    lost: float = 0.0
     tau: float | str | None = None
     seed: int = 0
     tol: float | None = None
@@ -204,6 +208,7 @@ class RunOptions:
             What is recorded.
         """
         check_seed(self.seed)
+        check_lost(self.lost)
         if self.schedule not in SCHEDULES:
             raise unknown_name("schedule", self.schedule, SCHEDULES)
         if self.read not in ("x", "v"):
@@ -256,7 +261,7 @@ def describe(value: object) -> str:
         stamp = hashlib.sha256(np.ascontiguousarray(value).data)
         return f"array {value.shape} of {value.dtype} ({stamp.hexdigest()[:_DIGITS]})"
     if isinstance(value, Network):
-        parts = [value.edges, value.weights]
+        parts = [value.edges, value.weights, *(value.faults or ())]
         name = f"{value.name or 'a network'} with {value.n_nodes} nodes"
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = [getattr(value, item.name) for item in dataclasses.fields(value)]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from adfs._version import __version__
-from adfs.algorithms.base import EventProcess, Method, get_method
+from adfs.algorithms.base import METHODS, EventProcess, Method, get_method
 from adfs.errors import InputError
 from adfs.files import AnyPath, JsonObject
 from adfs.network import Network
@@ -120,7 +120,9 @@ def run_method(
         chosen, record = team.attempt("at the start", partial(_check, method, options, own, problem, team))
         # Processes that were started differently would wait for each other in vain.
         team.same(partial(_to_compare, chosen, problem, network, options, own))
-        net = team.attempt("at the start", partial(_network, chosen, problem, network, placement))
+        net = team.attempt(
+            "at the start", partial(_network, chosen, problem, network, placement, options.lost)
+        )
         # One machine has the samples of all nodes as one node's.
         if chosen.kind == "single":
             problem, placement = problem.merged(), None
@@ -191,6 +193,7 @@ _NAMES_IN_SENTENCES = {
     "schedule": "the schedule",
     "seed": "the seed",
     "record": "what to record",
+    "lost": "the share of lost exchanges",
 }
 
 
@@ -217,9 +220,13 @@ def _to_compare(
 
 
 def _network(
-    method: Method, problem: FiniteSum, network: Network | str | None, placement: Placement | None
+    method: Method,
+    problem: FiniteSum,
+    network: Network | str | None,
+    placement: Placement | None,
+    lost: float,
 ) -> Network:
-    """Return the network, checked to have as many nodes as the problem."""
+    """Return the network, checked to have as many nodes as the problem and to suit the method."""
     count = problem.n_nodes if placement is None else placement.rank_of_node.size
     if method.kind == "single":
         return Network("path:1")
@@ -232,6 +239,14 @@ def _network(
         network = Network(network, n_nodes=count)
     if network.n_nodes != count:
         raise InputError(f"the problem has {count} nodes and the network {network.n_nodes}: they must agree")
+    network = network.losing(lost) if lost else network
+    for asked, able, what in (
+        (network.lost > 0.0, "lost_exchanges", "lost exchanges"),
+        (network.changes, "changing_networks", "networks that change"),
+    ):
+        if asked and not getattr(method, able):
+            others = [repr(name) for name, other in METHODS.items() if getattr(other, able)]
+            raise InputError(f"method {method.name!r} takes no {what}; use {' or '.join(others)}")
     return network
 
 
@@ -320,7 +335,7 @@ def _result(execution: Execution, stages: Stages, progress: Progress, ending: En
         "read": options.read,
         "loss": nodes.problem.loss.name,
         "network": network.name or f"{network.n_nodes} nodes, {network.n_edges} edges",
-    }
+    } | ({"lost": network.lost} if network.lost else {})
     if history is not None:
         details["retunings"] = [{"position": stage.position} | stage.report for stage in history.stages[1:]]
     if not stages.cluster.one_file:

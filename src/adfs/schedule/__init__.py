@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from adfs.errors import unknown_name
+from adfs.network import Faults
 from adfs.schedule.events import Events, IidSchedule, Schedule, frame
 from adfs.schedule.poisson import PoissonSchedule
 from adfs.schedule.sampling import AliasTables
@@ -39,6 +40,7 @@ def make_schedule(
     node_probability: ArrayLike,
     edge_probability: ArrayLike,
     samples: AliasTables | None = None,
+    faults: Faults | None = None,
 ) -> Schedule:
     """Make a schedule by its name.
 
@@ -46,7 +48,7 @@ def make_schedule(
     ----------
     kind : str
         ``"iid"`` or ``"poisson"``.
-    seed, n_nodes, edges, node_probability, edge_probability, samples
+    seed, n_nodes, edges, node_probability, edge_probability, samples, faults
         As for `Schedule`.
 
     Examples
@@ -61,6 +63,5 @@ def make_schedule(
     # The constructor checks all other arguments.
     if kind not in SCHEDULES:
         raise unknown_name("schedule", kind, SCHEDULES)
-    return SCHEDULES[kind](
-        seed, n_nodes, np.asarray(edges), np.asarray(node_probability), np.asarray(edge_probability), samples
-    )
+    probabilities = np.asarray(node_probability), np.asarray(edge_probability)
+    return SCHEDULES[kind](seed, n_nodes, np.asarray(edges), *probabilities, samples, faults)

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from adfs.compilation import compiled, prefetch
 from adfs.errors import InputError
+from adfs.network import Faults
 from adfs.schedule.sampling import (
     AliasTables,
     Domain,
@@ -33,6 +34,8 @@ LEAST_EVENTS = 8192
 _DOMAIN = np.uint64(Domain.IID_EVENT)
 #: The most draws of a window, however few of them concern the nodes that were asked for.
 _MOST_DRAWS = 2**20
+#: The sample of an exchange that fails.
+LOST = -2
 
 
 class Events(NamedTuple):
@@ -50,7 +53,7 @@ class Events(NamedTuple):
         Below n_nodes a computation of that node, otherwise a communication on edge ``actor − n_nodes``.
     sample : (T,) int32
         The row that a computation draws, an index into the flat rows of the process; −1 for a communication,
-        and for every event of a schedule without tables.
+        and for every event of a schedule without tables; `LOST` for a communication that fails.
     """
 
     time: NDArray[np.float64]
@@ -77,6 +80,9 @@ class Schedule(abc.ABC):
     samples : AliasTables or None
         The tables from which nodes draw rows. A process that holds the tables of its own nodes only must ask
         for the events of those nodes. Without tables, sample is −1.
+    faults : Faults or None
+        How the edges fail, for clocks of their own. An edge then acts at the rate p_e/(1 − q), so that p_e
+        of its exchanges get through in the mean, as if none were lost.
     """
 
     kind: ClassVar[str]
@@ -89,8 +95,11 @@ class Schedule(abc.ABC):
     node_probability: NDArray[np.float64]
     edge_probability: NDArray[np.float64]
     samples: AliasTables | None = None
+    faults: Faults | None = None
     #: The probabilities of all actors, nodes first: (n_actors,).
     probability: NDArray[np.float64] = field(init=False)
+    #: How often actors act: the same, but for edges whose exchanges may fail.
+    rate: NDArray[np.float64] = field(init=False)
     #: What compiled loops draw rows from: the number of each node's table, the starts of the tables, and
     #: their entries. A node without a table never draws and gets the number 0.
     tables: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]] = field(init=False)
@@ -117,6 +126,12 @@ class Schedule(abc.ABC):
         # Compared in this direction, so that nan fails too.
         if not (probability.min() >= 0.0 and abs(total - 1.0) <= 1e-9):
             raise InputError(f"probabilities must not be negative and must sum to 1, but sum to {total!r}")
+        lost = 0.0 if self.faults is None else self.faults.lost
+        if self.faults is not None and self.whole_times:
+            raise InputError(
+                f"the {self.kind} schedule has no lost exchanges and no networks that change: "
+                "use schedule='poisson', whose edges have clocks of their own"
+            )
         table_of = np.zeros(n, dtype=np.int32)
         tables = table_of, frozen(np.zeros(2, dtype=np.int64)), frozen(np.zeros(0, dtype=np.uint64))
         if samples is not None:
@@ -139,6 +154,7 @@ class Schedule(abc.ABC):
             node_probability=probability[:n],
             edge_probability=probability[n:],
             probability=probability,
+            rate=frozen(np.concatenate([nodes, links / (1.0 - lost)])),
             tables=tables,
         )
 
@@ -207,7 +223,24 @@ class Schedule(abc.ABC):
                     f"this schedule has no sampling table for node {missing[0]} "
                     f"(and {missing.size - 1} more): ask for the events of the process's own nodes"
                 )
-        return self._windows(start, stop, np.concatenate([chosen, chosen[self.edges].any(axis=1)]))
+        found = self._windows(start, stop, np.concatenate([chosen, chosen[self.edges].any(axis=1)]))
+        return found if self.faults is None else self._failing(found, self.faults)
+
+    def _failing(
+        self, windows: Iterator[tuple[float, Events]], faults: Faults
+    ) -> Iterator[tuple[float, Events]]:
+        """Leave out the exchanges of edges that are not there at their time, and mark those that fail."""
+        threshold = np.uint64(int(faults.lost * 2.0**64))
+        for end, events in windows:
+            edge = events.actor - self.n_nodes
+            graph = np.floor(events.time / faults.window) % len(faults.present)
+            there = (edge < 0) | faults.present[graph.astype(np.int64), np.maximum(edge, 0)]
+            time, actor, sample = events.time[there], events.actor[there], events.sample[there]
+            # The time and the edge name an exchange, so that both ends know whether it fails.
+            draw, name = time.copy().view(np.uint64), actor.astype(np.uint64) << np.uint64(32)
+            draw_pairs(draw.size, np.uint64(Domain.LOST_EXCHANGE), np.uint64(self.seed), draw, name)
+            sample[(actor >= self.n_nodes) & (draw < threshold)] = LOST
+            yield end, Events(time, actor, sample)
 
     @abc.abstractmethod
     def _windows(
@@ -334,8 +367,8 @@ def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) 
     Returns
     -------
     pandas.DataFrame
-        Columns ``time``; ``kind``, "compute" or "exchange"; ``node``; ``neighbour`` and ``edge`` (−1 for a
-        computation); ``sample`` (−1 for an exchange).
+        Columns ``time``; ``kind``, "compute", "exchange" or "lost"; ``node``; ``neighbour`` and ``edge`` (−1
+        for a computation); ``sample`` (negative for an exchange).
     """
     import pandas as pd
 
@@ -355,7 +388,7 @@ def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) 
     return pd.DataFrame(
         {
             "time": time,
-            "kind": np.where(exchange, "exchange", "compute"),
+            "kind": np.where(sample == LOST, "lost", np.where(exchange, "exchange", "compute")),
             "node": ends[:, 0],
             "neighbour": ends[:, 1],
             "edge": np.where(exchange, actor - n, -1),

@@ -242,11 +242,12 @@ def _merge(
 
 @dataclass(frozen=True, eq=False)
 class PoissonSchedule(Schedule):
-    """Every actor has its own Poisson clock, whose rate is its probability; all rates sum to 1.
+    """Every actor has its own Poisson clock, whose rate is its probability unless exchanges are lost.
 
     A process computes only its own nodes' events, from any time on, at a cost that does not depend on the
     size of the network. All clocks together ring at rate 1, and the actor of each event is drawn from p,
-    independently of the others: this is `IidSchedule` with real times.
+    independently of the others: this is `IidSchedule` with real times. Where a share q of the exchanges is
+    lost, the clock of an edge has the rate p_e/(1 − q), and what gets through has the law above.
 
     Examples
     --------
@@ -265,7 +266,7 @@ class PoissonSchedule(Schedule):
     whole_times: ClassVar[bool] = False
 
     def _clocks(self, start: float, actors: NDArray[np.int32]) -> _Clocks:
-        width = CELL_MEAN / self.probability[actors]
+        width = CELL_MEAN / self.rate[actors]
         nodes, edges = np.split(actors, [np.searchsorted(actors, self.n_nodes)])
         place = np.full(self.n_nodes, -1, dtype=np.int32)
         place[nodes] = np.arange(nodes.size)
@@ -287,7 +288,7 @@ class PoissonSchedule(Schedule):
     def _windows(
         self, start: float, stop: float, wanted: NDArray[np.bool_], slack: float = 1.05
     ) -> Iterator[tuple[float, Events]]:
-        rate = self.probability * wanted
+        rate = self.rate * wanted
         actors = np.flatnonzero(rate).astype(np.int32)
         if actors.size == 0:
             yield stop, empty_events(0)

@@ -44,6 +44,7 @@ class Domain(IntEnum):
     ROUND_SAMPLE = 5 << 24  # the sample of a node in a round: (t low, t high, node, domain)
     COMPUTATION_TIME = 6 << 24  # of a node's k-th computation: (k low, k high, node, domain | attempt)
     MESSAGE_TIME = 7 << 24  # of an edge's k-th pair of messages: (k low, k high, edge, domain)
+    LOST_EXCHANGE = 8 << 24  # whether an exchange fails: (its time's bits low, high, actor, domain)
 
 
 _LOW = np.uint64(0xFFFFFFFF)
