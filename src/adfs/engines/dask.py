@@ -391,11 +391,13 @@ class _Worker(TcpPeers):
         from distributed import get_worker
 
         super().log(level, sentence, *values)
-        # Checks may come a thousand times per second.
-        now = time.monotonic()
-        due = level > logging.DEBUG or now - self._last > _POLL_SECONDS
-        if self.rank == 0 and level >= self.team.level and due:
+        # Checks may come a thousand times per second: the first one is sent, and then one now and then.
+        if level == logging.DEBUG:
+            now = time.monotonic()
+            if now - self._last < _POLL_SECONDS:
+                return
             self._last = now
+        if self.rank == 0 and level >= self.team.level:
             get_worker().log_event(self.team.name, [level, sentence % values])
 
     def allgather(self, item: Any) -> list[Any]:
