@@ -13,7 +13,8 @@ import adfs
 from adfs.network import changing_network
 from adfs.problem.losses import get_loss
 from adfs.problem.terms import LinearTerm
-from adfs.runtimes import Grid
+from adfs.runtimes import Cluster, Grid, RunOptions, run_method
+from adfs.runtimes.joint_problem import JointProblem, join_shards
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,27 @@ class Case:
         problem = adfs.Problem.from_shards(shards, self.loss, self.sigma())
         return adfs.simulate(problem=problem, network=network, **(self.options() | more))
 
+    def join(self, cluster: Cluster) -> JointProblem:
+        """Return the nodes of this process, and what it knows of the others."""
+        given: dict[str, Any] = {"nodes": None, "loss": self.loss, "sigma": self.sigma(), "n_features": None}
+        return join_shards(cluster, self.shard, self.links(), **given)
+
+    def run_on(self, cluster: Cluster, joint: JointProblem | None = None, **more: Any) -> adfs.Run:
+        """Run the case together with other processes."""
+        settings = self.options() | {"gather": True} | more
+        method = settings.pop("method")
+        with cluster:
+            problem, network, placement, _ = joint or self.join(cluster)
+            options = RunOptions(**settings)
+            return run_method(method, problem, network, options, cluster=cluster, placement=placement)
+
     def plain(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> Case:
+        """Return the case that was made plain, perhaps as JSON."""
+        return cls(**plain | {"record": tuple(plain.get("record", ["gap"]))})
 
 
 def stamp(run: adfs.Run) -> str:

@@ -75,7 +75,7 @@ def main(path: str) -> None:
     loaded = ranks.library_is_loaded
     found = {}
     for entry in json.loads(Path(path).read_text()):
-        case = Case(**(entry["case"] | {"record": tuple(entry["case"].get("record", ["gap"]))}))
+        case = Case.of(entry["case"])
         fault = entry.get("fault")
         if fault and fault["rank"] == rank:
             plan(fault)

@@ -9,36 +9,14 @@ from typing import Any
 
 import adfs
 from adfs.errors import AdfsError
-from adfs.runtimes import RunOptions, run_method
-from adfs.runtimes.cluster import Cluster
-from adfs.runtimes.joint_problem import join_shards
 from adfs.runtimes.tcp import TcpPeers
 from mpi_cases import Case, stamp
 from mpi_estimators import compare
 
 
-def run_case(cluster: Cluster, case: Case, **more: Any) -> adfs.Run:
-    """Run a case on the nodes of this process."""
-    network = case.links()
-    settings = case.options() | {"gather": True} | more
-    method = settings.pop("method")
-    with cluster:
-        joint = join_shards(
-            cluster, case.shard, network, nodes=None, loss=case.loss, sigma=case.sigma(), n_features=None
-        )
-        return run_method(
-            method,
-            joint.problem,
-            network,
-            RunOptions(**settings),
-            cluster=cluster,
-            placement=joint.placement,
-        )
-
-
-def runs(peers: Cluster, cases: list[dict[str, Any]]) -> list[str]:
+def runs(peers: TcpPeers, cases: list[dict[str, Any]]) -> list[str]:
     """Return the stamps of cases, one after another; each meets and parts."""
-    return [stamp(run_case(peers, Case(**{**case, "record": tuple(case["record"])}))) for case in cases]
+    return [stamp(Case.of(case).run_on(peers)) for case in cases]
 
 
 def estimators(peers: TcpPeers, names: list[str] | None = None) -> dict[str, bool]:
@@ -50,7 +28,7 @@ def long_run(peers: TcpPeers, folder: str, case: dict[str, Any]) -> str:
     """Run a case with checkpoints; say when it begins, so that a test can end a process."""
     print("BEGUN", flush=True)
     more = {"checkpoint": folder, "resume": True, "checkpoint_every": 0.05}
-    return stamp(run_case(peers, Case(**{**case, "record": tuple(case["record"])}), **more))
+    return stamp(Case.of(case).run_on(peers, **more))
 
 
 TASKS: dict[str, Any] = {function.__name__: function for function in (runs, estimators, long_run)}

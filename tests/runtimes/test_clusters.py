@@ -33,25 +33,7 @@ def loss_of(method: str) -> str:
 
 
 def run_on_threads(case: Case, size: int, **more: Any) -> list[adfs.Run]:
-    network = case.links()
-    settings = case.options() | {"gather": True} | more
-    method = settings.pop("method")
-
-    def run(cluster: Threads) -> adfs.Run:
-        with cluster:
-            joint = join_shards(
-                cluster, case.shard, network, nodes=None, loss=case.loss, sigma=case.sigma(), n_features=None
-            )
-            return run_method(
-                method,
-                joint.problem,
-                network,
-                RunOptions(**settings),
-                cluster=cluster,
-                placement=joint.placement,
-            )
-
-    return on_threads(size, run)
+    return on_threads(size, lambda cluster: case.run_on(cluster, **more))
 
 
 @pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.soak), 3])
@@ -98,23 +80,10 @@ def test_run_on_threads_takes_a_start_and_returns_its_duals() -> None:
     bounds = np.concatenate([[0], np.cumsum(counts)])
 
     def run(cluster: Threads) -> adfs.Run:
-        with cluster:
-            network = adfs.Network(case.network)
-            joint = join_shards(
-                cluster, case.shard, network, nodes=None, loss=case.loss, sigma=case.sigma(), n_features=None
-            )
-            block = joint.placement.block(cluster.rank)
-            own = np.concatenate([first.dual[bounds[node] : bounds[node + 1]] for node in block])
-            settings = case.options() | {"gather": True, "start": own}
-            method = settings.pop("method")
-            return run_method(
-                method,
-                joint.problem,
-                network,
-                RunOptions(**settings),
-                cluster=cluster,
-                placement=joint.placement,
-            )
+        joint = case.join(cluster)
+        block = joint.placement.block(cluster.rank)
+        own = np.concatenate([first.dual[bounds[node] : bounds[node + 1]] for node in block])
+        return case.run_on(cluster, joint, start=own)
 
     assert {stamp(run) for run in on_threads(2, run)} == {stamp(again)}
 
@@ -165,24 +134,10 @@ def test_checkpoint_folder_of_a_live_run_refuses_a_second_run(tmp_path: Path) ->
 
 
 def test_run_method_refuses_different_options_on_all_ranks() -> None:
-    case = Case()
-
     def run(cluster: Threads) -> str:
-        with cluster:
-            network = adfs.Network(case.network)
-            joint = join_shards(
-                cluster, case.shard, network, nodes=None, loss=case.loss, sigma=1.0, n_features=None
-            )
-            with pytest.raises(RefusalError) as refusal:
-                run_method(
-                    "adfs",
-                    joint.problem,
-                    network,
-                    RunOptions(seed=cluster.rank),
-                    cluster=cluster,
-                    placement=joint.placement,
-                )
-            return str(refusal.value)
+        with pytest.raises(RefusalError) as refusal:
+            Case().run_on(cluster, seed=cluster.rank)
+        return str(refusal.value)
 
     told = on_threads(2, run)
     assert told[0] == told[1]

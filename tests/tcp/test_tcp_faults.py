@@ -153,6 +153,7 @@ STRANGERS = {
     "no JSON": say(HEADER.pack(MAGIC, Kind.HELLO, 0, 0, 4) + b"{{{{"),
     "a list": say(HEADER.pack(MAGIC, Kind.HELLO, 0, 0, 2) + b"[]"),
     "a rank of text": say(HEADER.pack(MAGIC, Kind.HELLO, 0, 0, 26) + b'{"rank":"1","process":"a"}'),
+    "links": say(b"".join(HEADER.pack(MAGIC, Kind.LINK, 0, k, 4000) + bytes(4000) for k in range(20))),
     "half a hello": say(HEADER.pack(MAGIC, Kind.HELLO, 0, 0, 400) + b"{"),
 }
 
@@ -477,18 +478,19 @@ def frame(kind: int, number: int, body: bytes = b"", length: int | None = None) 
     return HEADER.pack(MAGIC, kind, 0, number, len(body) if length is None else length) + body
 
 
+# Rank 1 has said who it is and where it runs: its next message is number 2.
 BROKEN = {
     "random": (b"\x00" * 64, "bytes that are no message of adfs"),
     "TLS": (b"\x16\x03" + bytes(64), "bytes of TLS, which this process does not use"),
-    "repeated": (frame(Kind.SIGN_OF_LIFE, 1) * 2, "message 1 where message 2 is next"),
-    "skipped": (frame(Kind.SIGN_OF_LIFE, 7), "message 7 where message 1 is next"),
-    "unknown kind": (frame(99, 1), "a message of the unknown kind 99"),
-    "too long": (frame(Kind.ITEMS, 1, length=1 << 50), "a message of 1125899906842624 bytes, and 1073741824"),
-    "another kind": (frame(Kind.ROWS, 1, bytes(16)), "a message of the kind ROWS where ITEMS is next"),
-    "items of nobody": (frame(Kind.ITEMS, 1, b"[]\nx"), "items of other ranks than it passes on"),
-    "not JSON": (frame(Kind.ITEMS, 1, b"x"), "items that cannot be read"),
-    "truncated": (frame(Kind.ITEMS, 1, b"x", length=50), "the beginning of a message, and closed the"),
-    "a link": (frame(Kind.LINK, 1, b"x" * 8), "rank 0 "),
+    "repeated": (frame(Kind.SIGN_OF_LIFE, 2) * 2, "message 2 where message 3 is next"),
+    "skipped": (frame(Kind.SIGN_OF_LIFE, 7), "message 7 where message 2 is next"),
+    "unknown kind": (frame(99, 2), "a message of the unknown kind 99"),
+    "too long": (frame(Kind.ITEMS, 2, length=1 << 50), "a message of 1125899906842624 bytes, and 1073741824"),
+    "another kind": (frame(Kind.ROWS, 2, bytes(16)), "a message of the kind ROWS where ITEMS is next"),
+    "half a number": (frame(Kind.ITEMS, 2, b"[]\nx"), "items that cannot be read"),
+    "not JSON": (frame(Kind.ITEMS, 2, b"x"), "items that cannot be read"),
+    "truncated": (frame(Kind.ITEMS, 2, b"x", length=50), "the beginning of a message, and closed the"),
+    "a link": (frame(Kind.LINK, 2, b"x" * 8), "rank 0 "),
 }
 
 

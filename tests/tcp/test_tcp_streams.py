@@ -90,11 +90,23 @@ def test_listeners_survive_random_callers(count: int) -> None:
             theirs.sendall(words)
             theirs.shutdown(socket.SHUT_WR)
             try:
-                card = meeting._card(ours)
+                card = meeting.receive_card(Connection(ours, -1, longest=4096))
             except (FrameError, OSError, ValueError, RecursionError) as error:  # what the listener expects
                 card = {"words": meeting.explain(error)}
             assert isinstance(card, dict)
             assert card.get("words") != ""
+
+
+def test_card_is_asked_for_before_anything_is_kept() -> None:
+    """Messages between neighbours, which a process keeps for later, are no way to fill its memory."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for number in range(40):
+            theirs.sendall(HEADER.pack(MAGIC, Kind.LINK, 0, number, 4000) + bytes(4000))
+        caller = Connection(ours, -1, longest=4096)
+        with pytest.raises(FrameError, match="a message that does not say who it is"):
+            meeting.receive_card(caller)
+        assert len(ours.recv(1 << 20)) > 50_000  # most of it was left where it is
 
 
 def test_long_frames_take_memory_as_they_arrive() -> None:

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, Options, Setting, without_tau
+from adfs.algorithms.chebyshev import chebyshev_gossip
 from adfs.algorithms.costs import Cost, EventEffort, RoundEffort
 from adfs.algorithms.dual_gradient import DualSolver, dual_gradient, dual_gradients, make_solver
-from adfs.algorithms.method_kernels import EventKernels, RoundKernels, register_kernels
-from adfs.algorithms.round_process import RoundProcess
+from adfs.algorithms.method_kernels import EventKernels, register_kernels
+from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
@@ -38,115 +39,32 @@ def _after_local_solves(promised: Cost, first: float, facts: Facts, n_nodes: int
 # --------------------------------------------------------------------------- MSDA
 
 
-class MsdaParts(NamedTuple):
-    """The arguments of the kernels.
-
-    Attributes
-    ----------
-    constants : (5,)
-        c2, c3 and K of the Chebyshev rounds, the dual step and the momentum.
-    gossiped : (k, d)
-        y; x is the point of the solver's next dual gradient.
-    current, before : (k, d)
-        X_k of the Chebyshev rounds and the one before.
-    stage : (3,)
-        The number of products of this round so far, a_k and the one before.
-    """
-
-    samples: Samples
-    sigma: np.ndarray
-    solver: DualSolver
-    constants: np.ndarray
-    gossiped: np.ndarray
-    current: np.ndarray
-    before: np.ndarray
-    stage: np.ndarray
-
-
-@kernel
-def _begin(parts: MsdaParts, t: int, last: int, out: np.ndarray) -> int:
-    if t >= last:
-        return t
-    # The first product of a round is of the dual gradients, the others continue the Chebyshev recursion.
-    if parts.stage[0] == 0.0:
-        dual_gradients(parts.samples, parts.sigma, parts.solver)
-    source = parts.solver.theta if parts.stage[0] == 0.0 else parts.current
-    for i in range(out.shape[0]):
-        for k in range(out.shape[1]):
-            out[i, k] = source[i, k]
-    return t
-
-
-@kernel
-def _end(parts: MsdaParts, t: int, received: np.ndarray) -> int:
-    """Take one product of `adfs.network.chebyshev_gossip`; after the last one, move."""
-    stretch, step, rounds, dual_step, momentum = parts.constants
-    stage, current, before = parts.stage, parts.current, parts.before
-    theta, point, gossiped = parts.solver.theta, parts.solver.wanted, parts.gossiped
-    # The recursion of the Chebyshev polynomial: its values a_k, and X_k for every node.
-    if stage[0] == 0.0:
-        stage[1], stage[2] = stretch, 1.0
-    else:
-        stage[1], stage[2] = 2.0 * stretch * stage[1] - stage[2], stage[1]
-    for i in range(received.shape[0]):
-        for k in range(received.shape[1]):
-            # With one product per round the polynomial is the matrix itself; c2 may be infinite then.
-            if rounds == 1.0:
-                received[i, k] = step * received[i, k]
-            elif stage[0] == 0.0:
-                before[i, k] = theta[i, k]
-                current[i, k] = stretch * (theta[i, k] - step * received[i, k])
-            else:
-                following = 2.0 * stretch * (current[i, k] - step * received[i, k]) - before[i, k]
-                before[i, k] = current[i, k]
-                current[i, k] = following
-    stage[0] += 1.0
-    if stage[0] < rounds:
-        return t
-    # After the last product: the dual step on y, and x with momentum.
-    stage[0] = 0.0
-    for i in range(received.shape[0]):
-        for k in range(received.shape[1]):
-            pull = received[i, k] if rounds == 1.0 else theta[i, k] - current[i, k] / stage[1]
-            following = point[i, k] - dual_step * pull
-            point[i, k] = (1.0 + momentum) * following - momentum * gossiped[i, k]
-            gossiped[i, k] = following
-    return t + 1
-
-
 class MsdaProcess(RoundProcess):
     """MSDA in progress over a block of nodes; ``point`` is x, ``gossiped`` is y."""
 
-    kernels = register_kernels(MsdaParts, RoundKernels(_begin, _end))
-
     def __init__(self, setting: Setting[MsdaParameters]) -> None:
         super().__init__(setting, setting.network.laplacian())
-        self.parameters: MsdaParameters = setting.parameters
-        chebyshev, found = self.parameters.chebyshev, self.parameters
+        self.parameters, self.chebyshev = setting.parameters, setting.parameters.chebyshev
         # The solver keeps each node's last solution, which is also the primal iterate.
         self.solver = make_solver(setting.problem)
-        self.point = self.solver.wanted
-        self.gossiped, current, before = (np.zeros(self.message_shape) for _ in range(3))
-        # In one array, so that the kernels have one argument for all of them.
-        constants = np.array(
-            [chebyshev.stretch, chebyshev.step, found.rounds, found.step, found.momentum], dtype=np.float64
-        )
-        sigma, stage = self.problem.sigma, np.zeros(3)
-        self.parts = MsdaParts(
-            self.samples, sigma, self.solver, constants, self.gossiped, current, before, stage
-        )
+        self.point, self.gossiped = self.solver.wanted, np.zeros(self.message_shape)
+
+    def round(self, gossip: Gossip) -> None:
+        p, x = self.parameters, self.point
+        dual_gradients(self.samples, self.problem.sigma, self.solver)
+        # The dual step on y, and x with momentum.
+        following = x - p.step * chebyshev_gossip(gossip, self.solver.theta, self.chebyshev)
+        x[...] = (1.0 + p.momentum) * following - p.momentum * self.gossiped
+        self.gossiped[...] = following
+        self.position += 1.0
+        self.count(1, p.rounds)
 
     def primal(self, read: str = "x") -> np.ndarray:
         return self.solver.theta.copy()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        solver = self.solver
-        return {
-            "point": self.point,
-            "gossiped": self.gossiped,
-            "theta": solver.theta,
-            "solved": solver.solved,
-        }
+        solved = {"theta": self.solver.theta, "solved": self.solver.solved}
+        return {"point": self.point, "gossiped": self.gossiped} | solved
 
 
 class Msda(Method[MsdaParameters]):

@@ -19,13 +19,12 @@ from adfs.algorithms.method_kernels import (
     row_margin,
 )
 from adfs.algorithms.opapc import summarize_gossip
-from adfs.algorithms.round_process import RoundProcess, RoundWindow, draw_rounds, round_window
+from adfs.algorithms.round_process import RoundProcess, RoundWindow, round_draws
 from adfs.compilation import kernel
 from adfs.network import Network, second_eigenpair
 from adfs.problem import Samples
 from adfs.problem.losses import derivative
 from adfs.problem.samples import label_at
-from adfs.schedule import AliasTables
 from adfs.theory import NodeSizes, dual_curvature_of_split
 from adfs.theory.records import ParameterRecord, largest_scaled_laplacian, shown
 
@@ -149,19 +148,17 @@ def _compute(parts: DvrParts, i: int, j: int) -> None:
 def _begin(parts: DvrParts, t: int, last: int, out: np.ndarray) -> int:
     window, theta = parts.window, parts.state.theta
     while t < last:
-        if not window.bounds[0] <= t < window.bounds[1]:
-            draw_rounds(window, t)
+        first, stop = round_draws(window, t)
         # z moves when a round begins: a run that stops before it and goes on later moves z once.
         if parts.inner > 0 and t > 0 and t % parts.inner == 0:
             _move_center(parts)
-        r = t - window.bounds[0]
         # All nodes share the coin: every process stops for a product in the same round.
-        if window.gossips[r]:
+        if window.gossips[t - window.bounds[0]]:
             for i in range(out.shape[0]):
                 for k in range(out.shape[1]):
                     out[i, k] = theta[i, k]
             return t
-        for e in range(window.starts[r], window.starts[r + 1]):
+        for e in range(first, stop):
             _compute(parts, window.nodes[e], window.samples[e])
         t += 1
     return t
@@ -188,8 +185,7 @@ class DvrProcess(RoundProcess):
         sigma, node = problem.sigma + p.added, problem.node_of_row
         # 1 + L_ij/σ_i, to which the probabilities of a node's samples are proportional.
         weights = np.where(problem.active, 1.0 + problem.smoothness / sigma[node], 0.0)
-        tables = AliasTables.build(weights, problem.node_starts, node_ids=setting.block)
-        self.samples_per_round = int(np.count_nonzero(tables.drawable))
+        window = self.draw_samples(setting, weights, p.p_comm)
         # A sample is drawn with p_ij = (1 − p_comm)(1 + L_ij/σ_i)/S_i, and its share is αη/p_ij.
         rate = p.dual_weight * p.step / (1.0 - p.p_comm) * p.sample_sums[setting.block]
         share = rate[node] / np.where(problem.active, weights, 1.0)
@@ -200,7 +196,6 @@ class DvrProcess(RoundProcess):
         theta = -first / sigma[:, None]
         self.state = DvrState(theta, np.zeros(problem.n_samples), slopes, zero, np.zeros_like(zero))
         self.work = self.work._replace(computations=int(problem.n_samples))
-        window = round_window(setting.seed, tables, p.p_comm)
         step, catalyst = p.step / p.p_comm, (p.added, p.inner, p.momentum)
         self.parts = DvrParts(self.samples, sigma, share, step, *catalyst, window, self.state)
 

@@ -9,18 +9,17 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.base import Method, Setting, Source, without_tau
-from adfs.algorithms.costs import RoundEffort
+from adfs.algorithms.base import Setting, Source, without_tau
+from adfs.algorithms.chebyshev import chebyshev_coefficients
 from adfs.algorithms.method_kernels import RoundKernels, add_row, register_kernels, row_margin
-from adfs.algorithms.opapc import chebyshev_coefficients, summarize_gossip
-from adfs.algorithms.round_process import RoundProcess, RoundWindow, draw_rounds, round_window
+from adfs.algorithms.opapc import summarize_gossip
+from adfs.algorithms.round_process import RoundProcess, RoundWindow, round_draws
+from adfs.algorithms.saga import SampleRounds
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
 from adfs.problem.losses import derivative
 from adfs.problem.samples import label_at
-from adfs.schedule import AliasTables
-from adfs.theory import NodeSizes
 from adfs.theory.baselines import node_smoothness
 from adfs.theory.records import ParameterRecord, shown
 
@@ -43,14 +42,17 @@ class GtSagaParameters(ParameterRecord):
 
     @classmethod
     def theory(cls, problem: Source, network: Network, *, practical: bool = False) -> GtSagaParameters:
-        """Return the constants of Xin, Khan and Kar, or those with the practical step."""
+        """Return the constants with a step of the order that Xin, Khan and Kar prove, or the practical one.
+
+        The factors 1/4 and 1/320 have not been compared with the paper's; the practical step has no proof.
+        """
         summary = summarize_gossip("gt-saga", problem, network)
         counts, mu = summary.n_active[summary.n_active > 0], float(summary.sigma.mean())
         most, fewest = float(counts.max()), float(counts.min())
         # One draw stands for all samples of its node.
         largest = float((summary.n_active * summary.largest_smoothness + summary.sigma).max())
-        s = chebyshev_coefficients(network).contraction  # of one Chebyshev round: with √γ for γ
-        s = 2.0 * s / (1.0 + s * s)
+        gamma = min(1.0, network.gamma)
+        s = (1.0 - gamma) / (1.0 + gamma)
         proven = min(0.25 / (mu * most), fewest / most * (1.0 - s * s) ** 2 * mu / (320.0 * largest**2))
         longer = min(1.0 / (3.0 * largest), 0.5 * (1.0 - s) ** 2 / float(node_smoothness(summary).max()))
         step = max(proven, longer) if practical else proven
@@ -105,10 +107,7 @@ def _begin(parts: GtSagaParts, t: int, last: int, out: np.ndarray) -> int:
 def _end(parts: GtSagaParts, t: int, mixed: np.ndarray) -> int:
     samples, sigma, state, window = parts.samples, parts.sigma, parts.state, parts.window
     x, tracker, estimate, total = state.x, state.tracker, state.estimate, state.total
-    if not window.bounds[0] <= t < window.bounds[1]:
-        draw_rounds(window, t)
-    draw = window.starts[t - window.bounds[0]]
-    drawn_up_to = window.starts[t - window.bounds[0] + 1]
+    draw, drawn_up_to = round_draws(window, t)
     d = x.shape[1]
     for i in range(x.shape[0]):
         # x moves along the tracked gradient; the mixed y loses the old estimate and gets the new one.
@@ -149,17 +148,15 @@ class GtSagaProcess(RoundProcess):
         x, tracker, estimate, total = np.zeros((4, k, d))
         self.state = GtSagaState(x, tracker, estimate, total, np.zeros(problem.n_samples))
         sizes = np.bincount(problem.node_of_row[problem.active], minlength=k).astype(np.float64)
-        weights = problem.active.astype(np.float64)
-        tables = AliasTables.build(weights, problem.node_starts, node_ids=setting.block)
-        self.samples_per_round = int(np.count_nonzero(tables.drawable))
-        window, step = round_window(setting.seed, tables), float(self.parameters.step)
+        window = self.draw_samples(setting, problem.active.astype(np.float64))
+        step = float(self.parameters.step)
         self.parts = GtSagaParts(self.samples, problem.sigma, sizes, step, window, self.state)
 
     def primal(self, read: str = "x") -> np.ndarray:
         return self.state.x.copy()
 
 
-class GtSaga(Method[GtSagaParameters]):
+class GtSaga(SampleRounds[GtSagaParameters]):
     """GT-SAGA: gradient tracking with the gradient estimates of SAGA.
 
     Problem
@@ -169,9 +166,9 @@ class GtSaga(Method[GtSagaParameters]):
         The table has the losses' part alone, from zeros: the gradient of the ℓ2 term is exact.
     Guarantee
         The paper proves that the mean-squared error shrinks linearly, at a rate of the order of μα, for steps
-        of the order of min(1/(μm), (1 − s²)²μ/L²), m the samples of a node (``parameters="theory"``, with
-        the constants 1/4 and 1/320). Such steps are too short for use. The default is a longer step without
-        a proof, as in experiments of the literature; tests measure that the error shrinks by 1 − μα/2.
+        of the order of min(1/(μm), (1 − s²)²μ/L²), m the samples of a node. ``parameters="theory"`` has such
+        a step; its factors 1/4 and 1/320 have not been compared with the paper's, and it is too short for
+        use. The default is a longer step without a proof. Tests measure that the error shrinks by 1 − μα/2.
 
     References
     ----------
@@ -181,10 +178,7 @@ class GtSaga(Method[GtSagaParameters]):
 
     name = "gt-saga"
     label = "GT-SAGA"
-    needs_network = True
     observed_factor = 0.12
-    kind = "rounds"
-    baseline = True
 
     record, process = GtSagaParameters, GtSagaProcess
     choices = without_tau(
@@ -193,9 +187,3 @@ class GtSaga(Method[GtSagaParameters]):
             "theory": GtSagaParameters.theory,
         }
     )
-
-    def position_of(self, parameters: GtSagaParameters, sizes: NodeSizes, passes: float) -> float:
-        return passes * float(sizes.n_samples.sum()) / float(np.count_nonzero(sizes.n_active > 0))
-
-    def effort(self, parameters: GtSagaParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
-        return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_first=True)

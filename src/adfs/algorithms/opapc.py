@@ -1,4 +1,4 @@
-"""OPAPC, an accelerated primal-dual gradient method, and the Chebyshev gossip that it shares with SONATA."""
+"""OPAPC, an accelerated primal-dual gradient method with accelerated gossip."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from adfs.algorithms.base import Method, Setting, Source, without_tau
+from adfs.algorithms.chebyshev import chebyshev_coefficients, chebyshev_gossip
 from adfs.algorithms.costs import RoundEffort
 from adfs.algorithms.method_kernels import node_gradients
 from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.errors import InputError
-from adfs.network import ChebyshevCoefficients, Network
+from adfs.network import Network
 from adfs.theory import NodeSizes, NodeSummary
 from adfs.theory.baselines import node_smoothness
 from adfs.theory.problem_summary import summarize_on
@@ -25,31 +26,6 @@ def summarize_gossip(method: str, problem: Source, network: Network) -> NodeSumm
     if network.n_nodes < 2:
         raise InputError(f"{method} exchanges vectors between nodes: it needs at least two of them")
     return summarize_on(network, problem)
-
-
-def chebyshev_coefficients(network: Network) -> ChebyshevCoefficients:
-    """Return the coefficients of Chebyshev gossip for a network."""
-    return ChebyshevCoefficients.from_spectrum(network.gamma, network.laplacian_max)
-
-
-def chebyshev_mean(gossip: Gossip, values: np.ndarray, chebyshev: ChebyshevCoefficients) -> np.ndarray:
-    """Return nearly the mean over the nodes at each node, (k, d), by K products with the Laplacian.
-
-    The polynomial is T_K(c2(1 − c3λ))/T_K(c2): 1 at agreement, at most 2c1^K/(1 + c1^{2K}) on the rest.
-    """
-    stretch, step = chebyshev.stretch, chebyshev.step
-    once = values - step * gossip(values)
-    # With one product the polynomial is the matrix itself; c2 may be infinite then.
-    if chebyshev.rounds == 1:
-        return np.asarray(once)
-    # The recurrence of the Chebyshev polynomials, for the vectors and for the number that divides them.
-    before, current = values, stretch * once
-    scale_before, scale = 1.0, stretch
-    for _ in range(chebyshev.rounds - 1):
-        following = 2.0 * stretch * (current - step * gossip(current)) - before
-        before, current = current, following
-        scale_before, scale = scale, 2.0 * stretch * scale - scale_before
-    return np.asarray(current / scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +83,7 @@ class OpapcProcess(RoundProcess):
         # Forward with the gradient, backward with the quadratic, for the old z and then for the new one.
         shrink, target = 1.0 / (1.0 + p.step * p.curvature), x - p.step * (gradient - p.curvature * point)
         guess = shrink * (target - p.step * self.dual_sum)
-        self.dual_sum += p.dual_step * (guess - chebyshev_mean(gossip, guess, self.chebyshev))
+        self.dual_sum += p.dual_step * chebyshev_gossip(gossip, guess, self.chebyshev)
         following = shrink * (target - p.step * self.dual_sum)
         # This uses the old x, which is therefore replaced last.
         self.forward[...] = point + 2.0 * p.mixing / (2.0 - p.mixing) * (following - x)

@@ -101,6 +101,12 @@ class RoundProcess(Process):
         numbers = self.work.numbers + nodes * (up + down)
         self.work = Work(self.work.computations, self.work.messages + 2 * nodes, numbers)
 
+    def draw_samples(self, setting: Setting, weights: np.ndarray, p_gossip: float = 0.0) -> RoundWindow:
+        """Return the draws of a sample per round and node, by weights of the rows (N,), 0 for never."""
+        tables = AliasTables.build(weights, self.problem.node_starts, node_ids=setting.block)
+        self.samples_per_round = int(np.count_nonzero(tables.drawable))
+        return round_window(setting.seed, tables, p_gossip)
+
     def round(self, gossip: Gossip) -> None:
         """Do one round."""
         raise NotImplementedError(f"{type(self).__name__} has neither `kernels` nor its own `round`")
@@ -249,6 +255,16 @@ def draw_rounds(window: RoundWindow, first: int) -> None:
         window.samples[e] = draw_sample(
             index[e], window.packed, window.node_starts, np.uint64(window.nodes[e])
         )
+
+
+@kernel
+def round_draws(window: RoundWindow, t: int) -> tuple[int, int]:
+    """Return the number of the first draw of round t, and of the first one after it."""
+    # The draws of many rounds are made at once: they do not depend on the iterates.
+    if not window.bounds[0] <= t < window.bounds[1]:
+        draw_rounds(window, t)
+    r = t - window.bounds[0]
+    return window.starts[r], window.starts[r + 1]
 
 
 def round_window(seed: int, tables: AliasTables, p_gossip: float = 0.0) -> RoundWindow:

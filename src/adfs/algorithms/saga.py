@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.adfs_kernels import SMALLEST_SCALE, center_products, move_center
-from adfs.algorithms.base import EventProcess, Method, Options, Setting, Work, without_tau
+from adfs.algorithms.base import EventProcess, Method, Options, P, Setting, Work, without_tau
 from adfs.algorithms.costs import EventEffort, RoundEffort
 from adfs.algorithms.method_kernels import (
     RoundKernels,
@@ -21,12 +21,12 @@ from adfs.algorithms.method_kernels import (
     prox_slope,
     register_kernels,
 )
-from adfs.algorithms.round_process import RoundProcess, RoundWindow, draw_rounds, round_window
+from adfs.algorithms.round_process import RoundProcess, RoundWindow, round_draws
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import Samples
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
-from adfs.schedule import AliasTables, Events
+from adfs.schedule import Events
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import DsbaParameters, PointSagaParameters
 
@@ -221,12 +221,8 @@ def _dsba_end(parts: DsbaParts, t: int, mixed: np.ndarray) -> int:
     """One round of every node: ``mixed`` (k, d) holds (I + W)/2·(2z − z before) and is used up."""
     loss, rows, y, weights = parts.samples.loss, parts.samples.rows, parts.samples.y, parts.samples.weights
     sigma, sizes, step, state = parts.sigma, parts.sizes, parts.step, parts.state
-    # The draws of many rounds are made at once, and only here: they do not depend on the iterates.
     window = parts.window
-    if not window.bounds[0] <= t < window.bounds[1]:
-        draw_rounds(window, t)
-    draw = window.starts[t - window.bounds[0]]
-    drawn_up_to = window.starts[t - window.bounds[0] + 1]
+    draw, drawn_up_to = round_draws(window, t)
     d = mixed.shape[1]
     for i in range(mixed.shape[0]):
         m = float(sizes[i])
@@ -291,19 +287,29 @@ class DsbaProcess(RoundProcess):
         )
         # A node's m in the SAGA estimate counts the samples that it draws from.
         sizes = np.bincount(problem.node_of_row[problem.active], minlength=k)
-        tables = AliasTables.build(
-            problem.active.astype(np.float64), problem.node_starts, node_ids=setting.block
-        )
-        self.samples_per_round = int(np.count_nonzero(tables.drawable))
+        window = self.draw_samples(setting, problem.active.astype(np.float64))
         beta = self.samples.loss.beta
-        window = round_window(setting.seed, tables)
         self.parts = DsbaParts(self.samples, problem.sigma, sizes, beta, self.step, window, self.state)
 
     def primal(self, read: str = "x") -> np.ndarray:
         return self.state.now.copy()
 
 
-class Dsba(Method[DsbaParameters]):
+class SampleRounds(Method[P]):
+    """A method in which every node that has samples goes through one of them per round, after gossip."""
+
+    needs_network = True
+    kind = "rounds"
+    baseline = True
+
+    def position_of(self, parameters: P, sizes: NodeSizes, passes: float) -> float:
+        return passes * float(sizes.n_samples.sum()) / float(np.count_nonzero(sizes.n_active > 0))
+
+    def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> RoundEffort:
+        return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_first=True)
+
+
+class Dsba(SampleRounds[DsbaParameters]):
     """DSBA: variance-reduced stochastic backward steps with gossip.
 
     Problem
@@ -323,10 +329,7 @@ class Dsba(Method[DsbaParameters]):
 
     name = "dsba"
     label = "DSBA"
-    needs_network = True
     observed_factor = 0.12
-    kind = "rounds"
-    baseline = True
     options = ("step_factor",)
 
     record, process = DsbaParameters, DsbaProcess
@@ -336,9 +339,3 @@ class Dsba(Method[DsbaParameters]):
 
     def adapt(self, parameters: DsbaParameters, options: Options) -> DsbaParameters:
         return parameters.scaled(options["step_factor"]) if "step_factor" in options else parameters
-
-    def position_of(self, parameters: DsbaParameters, sizes: NodeSizes, passes: float) -> float:
-        return passes * float(sizes.n_samples.sum()) / float(np.count_nonzero(sizes.n_active > 0))
-
-    def effort(self, parameters: DsbaParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
-        return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_first=True)

@@ -12,11 +12,12 @@ from typing import ClassVar
 import numpy as np
 
 from adfs.algorithms.base import Method, Options, Setting, Source, without_tau
+from adfs.algorithms.chebyshev import chebyshev_coefficients, chebyshev_gossip
 from adfs.algorithms.costs import RoundEffort
 from adfs.algorithms.dual_gradient import dual_gradients, make_solver
 from adfs.algorithms.gradient_methods import curvature_products
 from adfs.algorithms.method_kernels import node_gradients
-from adfs.algorithms.opapc import chebyshev_coefficients, chebyshev_mean, summarize_gossip
+from adfs.algorithms.opapc import summarize_gossip
 from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.errors import InputError
 from adfs.network import Network
@@ -115,13 +116,13 @@ class SonataProcess(RoundProcess):
         # The minimiser of f_i(θ) + ⟨y − ∇f_i(x), θ⟩ + (β/2)‖θ − x‖² + (added/2)‖θ − z‖².
         self.solver.wanted[...] = self.correction + p.similarity * x + p.added * self.center
         dual_gradients(self.samples, self.local_curvature, self.solver)
-        x[...] = chebyshev_mean(gossip, self.solver.theta, self.chebyshev)
+        x[...] = self.solver.theta - chebyshev_gossip(gossip, self.solver.theta, self.chebyshev)
         # The tracked mean of the gradients follows: y + ∇f(x⁺) − ∇f(x), mixed.
         gradient = np.empty(self.message_shape)
         node_gradients(self.samples, self.problem.sigma, x, gradient)
         gradient += p.added * (x - self.center)
-        # What is mixed is y + ∇f(x⁺) − ∇f(x), because the correction is ∇f(x) − y.
-        self.correction[...] = gradient - chebyshev_mean(gossip, gradient - self.correction, self.chebyshev)
+        # The correction is ∇f(x) − y, so that it changes by what gossip takes from y + ∇f(x⁺) − ∇f(x).
+        self.correction += chebyshev_gossip(gossip, gradient - self.correction, self.chebyshev)
         self.position += 1.0
         self.count(1, 2 * p.rounds)
         if p.added > 0.0 and int(self.position) % p.inner == 0:

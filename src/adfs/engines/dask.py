@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import pkgutil
 import socket
@@ -11,14 +10,13 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from adfs._version import __version__
@@ -30,6 +28,8 @@ from adfs.engines.tasks import (
     count_rows,
     fit_partitions,
     predictor_of,
+    require,
+    run_options,
     take_fitted,
     without_cluster,
 )
@@ -37,7 +37,7 @@ from adfs.errors import AdfsError, InputError
 from adfs.estimators.distributed import Engine
 from adfs.estimators.pipeline import FittedModel
 from adfs.files import AnyPath
-from adfs.runtimes import Cluster, OneProcess, RunOptions
+from adfs.runtimes import RunOptions
 from adfs.runtimes.tcp import TcpPeers
 from adfs.runtimes.waiting import RankLostError
 
@@ -93,11 +93,8 @@ class DaskWorkers(Engine):
         checkpoint: AnyPath | None = None,
         checkpoint_every: float = 60.0,
     ) -> None:
-        try:
-            importlib.import_module("distributed")
-            importlib.import_module("dask.array")
-        except ImportError as error:
-            raise InputError(f"DaskWorkers needs dask ({error}): pip install 'dask[complete]'") from None
+        for module in ("distributed", "dask.array"):
+            require(module, "DaskWorkers needs dask ({}): pip install 'dask[complete]'")
         self._client, self.deadline, self.tls = client, deadline, tls
         self.checkpoint, self.checkpoint_every = checkpoint, checkpoint_every
 
@@ -134,14 +131,9 @@ class DaskWorkers(Engine):
                 "leave out the cluster for rows in this process"
             )
         client = self._client or default_client()
-        plain, base = without_cluster(estimator), base_of(estimator)
+        plain = without_cluster(estimator)
         folder = None if self.checkpoint is None else Path(self.checkpoint) / "fit"
-        options = RunOptions(
-            seed=int(check_random_state(base.random_state).randint(2**31 - 1)),
-            progress=False,
-            checkpoint=folder,
-            checkpoint_every=self.checkpoint_every,
-        )
+        options = run_options(estimator, checkpoint=folder, checkpoint_every=self.checkpoint_every)
         _check_versions(client)
         # The columns of a block may lie on different workers: as one value they have one place.
         pack = dask.delayed(_pack, pure=True)
@@ -150,7 +142,7 @@ class DaskWorkers(Engine):
         for attempt in range(_RESTARTS + 1):
             work = _Fit(self, client, plain, options, places)
             try:
-                return take_fitted(estimator, work.run(parts, groups, bool(base.verbose)))
+                return take_fitted(estimator, work.run(parts, groups, bool(base_of(estimator).verbose)))
             except (WorkerLostError, RankLostError) as error:
                 if folder is None or attempt == _RESTARTS:
                     raise
@@ -188,9 +180,13 @@ class _Fit:
     def run(self, parts: Sequence[Future], groups: Sequence[Sequence[int]], shown: bool) -> Fitted:
         """Start a task per group of partitions, and return the result of the first."""
         client, futures = self.client, list[Any]()
-        with self._messages(shown) as level:
-            team = _Team(self.name, self._listen(), self.engine.deadline, self.engine.tls, level)
+        level = logging.DEBUG if shown else _LOG.getEffectiveLevel()
+        with contextlib.ExitStack() as messages:
+            if level <= logging.INFO:  # the lines of the first task are shown here
+                client.subscribe_topic(self.name, lambda event: _say(*event[1], shown=shown))
+                messages.callback(client.unsubscribe_topic, self.name)
             try:
+                team = _Team(self.name, self._listen(), self.engine.deadline, self.engine.tls, level)
                 for rank, (place, nodes) in enumerate(zip(self.places, groups, strict=True)):
                     held = [parts[node] for node in nodes]
                     arguments = self.estimator, self.options, team, rank, held, list(nodes)
@@ -208,8 +204,7 @@ class _Fit:
         from distributed.comm import CommClosedError
 
         workers = list(dict.fromkeys(self.places))
-        ranks = {worker: [r for r, place in enumerate(self.places) if place == worker] for worker in workers}
-        found = self.client.run(_open_ports, self.name, ranks, workers=workers, on_error="return")
+        found = self.client.run(_open_ports, self.name, self.places, workers=workers, on_error="return")
         self._raise_if_lost(workers)
         for worker, ports in found.items():
             if isinstance(ports, CommClosedError):  # the scheduler has not noticed yet
@@ -268,19 +263,6 @@ class _Fit:
                 wait(running, timeout=self.engine.deadline)
         self.client.cancel(list(futures))
 
-    @contextlib.contextmanager
-    def _messages(self, shown: bool) -> Iterator[int]:
-        """Show the lines of the first task here; yield the least level at which they are sent."""
-        level = logging.DEBUG if shown else _LOG.getEffectiveLevel()
-        if level > logging.INFO:
-            yield level
-            return
-        self.client.subscribe_topic(self.name, lambda event: _say(*event[1], shown=shown))
-        try:
-            yield level
-        finally:
-            self.client.unsubscribe_topic(self.name)
-
 
 def _say(level: int, sentence: str, *, shown: bool) -> None:
     """Log a line of a fit, and write it to standard error if it is to be seen."""
@@ -331,14 +313,11 @@ def _new_places(client: Client, places: Sequence[str]) -> list[str]:
     there = list(client.nthreads())
     if not there:
         raise WorkerLostError("no worker is left: start some, and fit again")
-    taken = [place for place in places if place in there]
-    new = []
-    for place in places:
-        if place not in there:
+    new = [place if place in there else "" for place in places]
+    for rank, place in enumerate(new):
+        if not place:
             # A worker can be several ranks: the one that is the fewest takes over.
-            place = min(there, key=taken.count)
-            taken.append(place)
-        new.append(place)
+            new[rank] = min(there, key=new.count)
     return new
 
 
@@ -360,13 +339,13 @@ _LISTENERS: dict[tuple[str, int], socket.socket] = {}
 _ENDED: dict[str, threading.Event] = {}
 
 
-def _open_ports(name: str, ranks: Mapping[str, Sequence[int]], dask_worker: Any) -> dict[int, str]:
+def _open_ports(name: str, places: Sequence[str], dask_worker: Any) -> dict[int, str]:
     """Listen for the ranks that this worker will be; return their addresses."""
     from distributed.comm import get_address_host
 
     host, found = get_address_host(dask_worker.address), {}
     _ENDED[name] = threading.Event()
-    for rank in ranks[dask_worker.address]:
+    for rank in [rank for rank, place in enumerate(places) if place == dask_worker.address]:
         # The port is open before any task begins: a call of a faster rank waits in its queue.
         listener = _LISTENERS[name, rank] = socket.create_server((host, 0))
         found[rank] = f"{host}:{listener.getsockname()[1]}"
@@ -393,54 +372,38 @@ def _fit_rank(
     ended, listener = _ENDED.get(team.name), _LISTENERS.pop((team.name, rank), None)
     if ended is None or listener is None:
         return RankLostError("a worker was restarted during the fit")
-    ranks: Cluster
-    if len(team.addresses) == 1:
-        listener.close()
-        ranks = _Alone(team, ended)
-    else:
-        ranks = _Linked(team, ended, rank, listener)
     try:
-        return fit_partitions(estimator, parts, nodes, ranks, options)
+        return fit_partitions(estimator, parts, nodes, _Worker(team, ended, rank, listener), options)
     except AdfsError as error:  # a result, because workers print the traces of exceptions
         return error
     finally:
         _ENDED.pop(team.name, None)
 
 
-class _Reporting(Cluster):
+class _Worker(TcpPeers):
     """A rank that sends its lines to the client, and that the client can end."""
 
-    def __init__(self, team: _Team, ended: threading.Event, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, team: _Team, ended: threading.Event, rank: int, listener: socket.socket) -> None:
+        super().__init__(team.addresses, rank, deadline=team.deadline, tls=team.tls, listener=listener)
         self.team, self.ended, self._last = team, ended, 0.0
 
     def log(self, level: int, sentence: str, *values: object) -> None:
         from distributed import get_worker
 
         super().log(level, sentence, *values)
-        # Checks may come a thousand times per second.
-        now = time.monotonic()
-        due = level > logging.DEBUG or now - self._last > _POLL_SECONDS
-        if self.rank == 0 and level >= self.team.level and due:
+        # Checks may come a thousand times per second: the first one is sent, and then one now and then.
+        if level == logging.DEBUG:
+            now = time.monotonic()
+            if now - self._last < _POLL_SECONDS:
+                return
             self._last = now
+        if self.rank == 0 and level >= self.team.level:
             get_worker().log_event(self.team.name, [level, sentence % values])
 
     def allgather(self, item: Any) -> list[Any]:
         if self.ended.is_set():
             raise RankLostError(f"rank {self.rank} was told to end by the client")
-        return super().allgather(item)  # type: ignore[safe-super]  # of the class beside this one
-
-
-class _Alone(_Reporting, OneProcess):
-    """The only worker that has rows."""
-
-
-class _Linked(_Reporting, TcpPeers):
-    """One of several workers."""
-
-    def __init__(self, team: _Team, ended: threading.Event, rank: int, listener: socket.socket) -> None:
-        links = {"deadline": team.deadline, "tls": team.tls, "listener": listener}
-        super().__init__(team, ended, team.addresses, rank, **links)
+        return super().allgather(item)
 
 
 def _pack(*block: Any) -> Partition:

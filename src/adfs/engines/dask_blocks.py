@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from adfs.engines.tasks import predict
 from adfs.errors import InputError
 
 
@@ -56,20 +57,15 @@ def lazy_call(name: str, estimator: Any, X: Any, offset: Any = None) -> Any:
     blocks = blocks_of(X, None, None, offset)
     # A few rows tell the shape and the type of the result.
     array = isinstance(X, da.Array)
-    probe = getattr(estimator, name)(np.zeros((1, X.shape[1]), X.dtype) if array else X._meta_nonempty)
+    probe = predict(estimator, name, np.zeros((1, X.shape[1]), X.dtype) if array else X._meta_nonempty, None)
     # A dataframe does not know the lengths of its partitions, and then the result does not either.
     sizes = X.chunks[0] if array else [np.nan] * len(blocks)
-    call = dask.delayed(_call, pure=True)
+    call = dask.delayed(predict, pure=True)
     results = [
-        da.from_delayed(call(name, model, rows, shift), (size, *probe.shape[1:]), probe.dtype)
+        da.from_delayed(call(model, name, rows, shift), (size, *probe.shape[1:]), probe.dtype)
         for size, (rows, _, _, shift) in zip(sizes, blocks, strict=True)
     ]
     return da.concatenate(results)
-
-
-def _call(name: str, model: Any, rows: Any, offset: Any) -> np.ndarray:
-    """Return the result of a method of a model for one block."""
-    return np.asarray(getattr(model, name)(rows) if offset is None else getattr(model, name)(rows, offset))
 
 
 def lazy_score(estimator: Any, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> Any:

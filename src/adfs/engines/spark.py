@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import socket
 from collections.abc import Iterator, Sequence
@@ -11,27 +10,35 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from adfs._version import __version__
-from adfs.engines.tasks import Partition, base_of, fit_partitions, predictor_of, take_fitted, without_cluster
+from adfs.engines.tasks import (
+    Partition,
+    fit_partitions,
+    predict,
+    predictor_of,
+    require,
+    run_options,
+    take_fitted,
+    without_cluster,
+)
 from adfs.errors import AdfsError, InputError, unknown_name
 from adfs.estimators.base import LinearEstimator
 from adfs.estimators.cross_validation import PenaltyCV
-from adfs.runtimes import Cluster, OneProcess, RunOptions
+from adfs.runtimes import RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.tcp import TcpPeers
 from adfs.runtimes.waiting import RankLostError
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
 Estimator = TypeVar("Estimator", bound=LinearEstimator | PenaltyCV[Any])
 
 _NODE = "adfs node"  # the column with the number of a row's partition
+_NEEDS = "adfs.spark needs pyspark ({}): install adfs with the extra spark"
 
 
 def fit(
@@ -80,7 +87,7 @@ def fit(
         model = adfs.spark.fit(adfs.ADFSClassifier(), dataframe, features=["age", "size"], label="ill")
         predicted = adfs.spark.transform(model, dataframe)
     """
-    _check_installed()
+    require("pyspark.sql", _NEEDS)
     from pyspark.serializers import CloudPickleSerializer
     from pyspark.sql import functions
 
@@ -89,9 +96,7 @@ def fit(
     for name in [*names, *(each for each in others.values() if each is not None)]:
         if name not in dataframe.columns:
             raise unknown_name("column", name, dataframe.columns)
-    plain = without_cluster(estimator)
-    seed = int(check_random_state(base_of(estimator).random_state).randint(2**31 - 1))
-    options = RunOptions(seed=seed, progress=False)
+    plain, options = without_cluster(estimator), run_options(estimator)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
@@ -148,7 +153,7 @@ def transform(
     offset : str, optional
         The column of the offsets.
     """
-    _check_installed()
+    require("pyspark.sql", _NEEDS)
     from pyspark.sql import functions
 
     check_is_fitted(model)
@@ -163,36 +168,22 @@ def transform(
         )
     # The executors predict block by block, each alone: the cluster of the fit stays here.
     alone = predictor_of(model)
-
-    def predicted(rows: pd.DataFrame, shift: np.ndarray | None) -> np.ndarray:
-        return np.asarray(getattr(alone, method)(rows, shift))
-
     # One row tells the type of the result.
     import pandas
 
     zero = pandas.DataFrame(np.zeros((1, len(names))), columns=names)
-    probe = predicted(zero, None)
+    probe = predict(alone, method, zero, None)
     kind = {"f": "double", "i": "bigint", "u": "bigint", "b": "boolean"}.get(probe.dtype.kind, "string")
 
     def values(*series: Any) -> Any:
         rows = pandas.concat(series[: len(names)], axis=1, keys=names)
-        found = predicted(rows, None if offset is None else series[-1].to_numpy())
+        found = predict(alone, method, rows, None if offset is None else series[-1].to_numpy())
         return pandas.Series(list(found) if found.ndim > 1 else found)
 
     values.__annotations__ = dict.fromkeys(("series", "return"), pandas.Series)  # which Spark reads
     function = functions.pandas_udf(values, kind if probe.ndim == 1 else f"array<{kind}>")
-    inputs = [
-        functions.col(f"`{name}`").cast("double") for name in [*names, *([] if offset is None else [offset])]
-    ]
+    inputs = [functions.col(f"`{name}`").cast("double") for name in given]
     return dataframe.withColumn(column, function(*inputs))
-
-
-def _check_installed() -> None:
-    """Raise if Spark's Python packages are missing."""
-    try:
-        importlib.import_module("pyspark.sql")
-    except ImportError as error:
-        raise InputError(f"adfs.spark needs pyspark ({error}): install adfs with the extra spark") from None
 
 
 # --------------------------------------------------------------------------- in the tasks
@@ -261,10 +252,8 @@ def _fit_rank(
         fitting = [task for task, nodes in enumerate(nodes_of) if nodes]
         if not held:
             return None
-        ranks: Cluster = OneProcess()
-        if len(fitting) > 1:
-            addresses, rank = [cards[task][2] for task in fitting], fitting.index(rank)
-            ranks = TcpPeers(addresses, rank, deadline=deadline, tls=tls, listener=listeners[1])
+        addresses, rank = [cards[task][2] for task in fitting], fitting.index(rank)
+        ranks = TcpPeers(addresses, rank, deadline=deadline, tls=tls, listener=listeners[1])
         # Every task makes the same list, in which the place of a partition is the number of its node.
         nodes = sorted(node for theirs in nodes_of for node in theirs)
         own = [nodes.index(node) for node in sorted(held)]

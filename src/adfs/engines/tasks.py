@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.utils import check_random_state
 
 from adfs.errors import InputError
 from adfs.estimators.base import LinearEstimator
@@ -30,6 +32,14 @@ class Fitted(NamedTuple):
     estimator: Any
     model: FittedModel
     warnings: list[Warning | str]
+
+
+def require(module: str, sentence: str) -> None:
+    """Raise a sentence, into which the error is put, if a module of an engine is missing."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise InputError(sentence.format(error)) from None
 
 
 def base_of(estimator: Any) -> LinearEstimator:
@@ -62,6 +72,12 @@ def without_cluster(estimator: Any) -> Any:
     return type(estimator)(**estimator.get_params(deep=False) | {"estimator": alone})
 
 
+def run_options(estimator: Any, **more: Any) -> RunOptions:
+    """Return the options of the runs of a fit; this program draws the seed for all processes."""
+    seed = check_random_state(base_of(estimator).random_state).randint(2**31 - 1)
+    return RunOptions(seed=int(seed), progress=False, **more)
+
+
 def predictor_of(model: Any) -> Any:
     """Return a fitted estimator without its cluster, which predicts alone in any process.
 
@@ -70,6 +86,11 @@ def predictor_of(model: Any) -> Any:
     fitted = copy.copy(model.best_estimator_ if isinstance(model, PenaltyCV) else model)
     fitted.cluster = None
     return fitted
+
+
+def predict(model: Any, method: str, rows: Any, offset: Any) -> np.ndarray:
+    """Return the result of a method of a fitted estimator for some rows."""
+    return np.asarray(getattr(model, method)(rows, offset))
 
 
 def count_rows(partition: Partition) -> int:

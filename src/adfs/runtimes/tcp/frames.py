@@ -56,6 +56,11 @@ class FrameError(AdfsError, RuntimeError):
     """The bytes that have arrived are not those of a process of the same version."""
 
 
+def _buffer(size: int) -> memoryview:
+    """Return room for bytes; the system gives its memory page by page, as they arrive."""
+    return np.empty(size, dtype=np.uint8).data
+
+
 def foreign(start: bytes) -> str:
     """Return what bytes are that do not begin as a message does."""
     tls = start[:1] in (b"\x15", b"\x16")
@@ -111,21 +116,18 @@ class Connection:
         self.ended = self.bye = False
         self.lost: bytes | None = None
         self.trouble: OSError | None = None
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.unsent: deque[memoryview] = deque()
         self._early: list[tuple[int, memoryview]] = []
         self._held = self._sent = self._received = 0
         # What has arrived of the next frames.
-        self._buffer = memoryview(bytearray(_SHORT))
+        self._buffer = _buffer(_SHORT)
         self._end = 0
-        # A long frame that is arriving, and how much of it is there.
-        self._long: tuple[Kind, int, np.ndarray] | None = None
-        self._filled = 0
 
     @property
     def full(self) -> bool:
         """Whether so much has not been asked for that no more is taken."""
-        return self._held > _HELD
+        return self._held > min(_HELD, self.longest)
 
     # ------------------------------------------------------------------ sending
 
@@ -141,7 +143,7 @@ class Connection:
             else:
                 # To copy a long body would cost more than a second call of the system.
                 self.unsent += [memoryview(header), body]
-            self._flush()
+            self.flush()
 
     def send_link(self, edge: int, frame: memoryview) -> None:
         """Send a message between neighbours, before which there is room for the header."""
@@ -150,7 +152,7 @@ class Connection:
             HEADER.pack_into(frame, 0, MAGIC, Kind.LINK, edge, self._sent & 0xFFFFFFFF, length)
             self._sent += 1
             self.unsent.append(frame)
-            self._flush()
+            self.flush()
 
     def sign(self) -> None:
         """Send a sign of life, unless something else is on its way."""
@@ -162,32 +164,27 @@ class Connection:
 
     def flush(self) -> None:
         """Send what is waiting in the queue, as far as the socket takes it."""
-        with self.lock:
-            self._flush()
-
-    def _flush(self) -> None:
         queue = self.unsent
-        while queue:
-            try:
-                count = self.socket.send(queue[0])
-            except _NOT_NOW:
-                return
-            except OSError:  # the other end has gone; what it said before is still to be read
-                queue.clear()
-                return
-            if count == queue[0].nbytes:
-                queue.popleft()
-            else:
-                queue[0] = queue[0][count:]
+        with self.lock:
+            while queue:
+                try:
+                    count = self.socket.send(queue[0])
+                except _NOT_NOW:
+                    return
+                except OSError:  # the other end has gone; what it said before is still to be read
+                    queue.clear()
+                    return
+                if count == queue[0].nbytes:
+                    queue.popleft()
+                else:
+                    queue[0] = queue[0][count:]
 
     # ------------------------------------------------------------------ receiving
 
     def receive(self) -> None:
         """Take what has arrived, without waiting; raise `FrameError` if it is not what a process sends."""
         while not self.ended:
-            long = self._long
-            # The bytes of a long frame go straight to its array, those of all others to the shared buffer.
-            room = long[-1].data[self._filled :] if long else self._buffer[self._end :]
+            room = self._buffer[self._end :]
             try:
                 with self.lock:
                     count = self.socket.recv_into(room)
@@ -197,59 +194,47 @@ class Connection:
                 count, self.trouble = 0, error
             if count == 0:
                 self.ended = True
-                # A stranger may have sent less than a header: even so its first bytes tell what it is.
-                start = bytes(self._buffer[: min(self._end, len(MAGIC))])
-                if not MAGIC.startswith(start):
-                    raise FrameError(foreign(start))
-                if long or self._end:
+                if self._end:
                     raise FrameError("the beginning of a message, and closed the connection")
-            elif long:
-                self._filled += count
-                if self._filled == long[-1].size:
-                    self._long = None
-                    kind, edge, body = long
-                    if kind == Kind.LINK:
-                        self._put_link(edge, body.data)
-                    else:
-                        self._put(kind, body)
-            else:
-                self._end += count
-                self._take_frames()
+            self._end += count
+            self._take_frames()
+            # TLS may hold bytes that the socket no longer shows: they are taken in any case.
+            hidden = isinstance(self.socket, ssl.SSLSocket) and self.socket.pending()
             # Less than the room means that the socket is empty: another call would only say so.
-            # TLS may hold bytes that the socket no longer shows.
-            if count < room.nbytes and not (isinstance(self.socket, ssl.SSLSocket) and self.socket.pending()):
+            if not hidden and (self.full or count < room.nbytes):
                 return
 
     def _take_frames(self) -> None:
         """Take the frames in the buffer, and keep the rest for later."""
-        buffer, start, end = self._buffer, 0, self._end
+        buffer, start, end, size = self._buffer, 0, self._end, _SHORT
         while end - start >= HEADER.size:
             kind, edge, length = check_header(buffer[start:end], self._received, self.longest)
-            first = start + HEADER.size
-            if length > len(buffer) - HEADER.size:  # it arrives in an array of its own
-                # The system gives memory to an empty array page by page, as bytes arrive.
-                body = np.empty(length, dtype=np.uint8)
-                self._long, self._filled = (kind, edge, body), end - first
-                body.data[: self._filled] = buffer[first:end]
-                self._received += 1
-                start = end
-                break
-            if end - first < length:
+            first, stop = start + HEADER.size, start + HEADER.size + length
+            if stop > end:
+                size = max(_SHORT, stop - start)
                 break
             self._received += 1
-            # Messages between neighbours are copied straight to their slot. Others need an array of
-            # their own, because the next bytes overwrite the buffer.
-            view = buffer[first : first + length]
+            # Messages between neighbours are copied straight to their slot. Others need an array of their
+            # own, because the next bytes overwrite the buffer; a long one keeps its buffer.
+            body = buffer[first:stop]
             if kind == Kind.LINK:
-                self._put_link(edge, view)
+                self._put_link(edge, body)
             else:
-                self._put(kind, np.array(view, dtype=np.uint8))
-            start = first + length
-        # A frame that has not arrived as a whole goes to the front.
-        if start and start < end:
-            # The copy is needed, because the two ranges may overlap.
-            buffer[: end - start] = bytes(buffer[start:end])
-        self._end = end - start
+                found = np.frombuffer(body, dtype=np.uint8)
+                self._put(kind, found.copy() if len(buffer) == _SHORT else found)
+            start = stop
+        rest = buffer[start:end]
+        # The first bytes show a stranger, long before a whole header has come.
+        beginning = bytes(rest[: len(MAGIC)])
+        if not MAGIC.startswith(beginning):
+            raise FrameError(foreign(beginning))
+        # A long frame arrives in a buffer of its own size, and what follows it in a short one again.
+        if len(buffer) != size:
+            self._buffer = _buffer(size)
+        # What has arrived of the next frame goes to the front; the copy is needed where the two overlap.
+        if start or len(buffer) != size:
+            self._buffer[: len(rest)] = bytes(rest)
+        self._end = len(rest)
 
     def _put_link(self, edge: int, body: memoryview) -> None:
         if self.take_link is not None:

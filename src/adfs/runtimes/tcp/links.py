@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adfs.runtimes.cluster import Links, Placement
-from adfs.runtimes.tcp.frames import HEADER, Connection, FrameError
-from adfs.runtimes.tcp.waits import SocketWaits
+from adfs.runtimes.tcp.frames import HEADER, FrameError
+
+if TYPE_CHECKING:
+    from adfs.runtimes.tcp.peers import TcpPeers
 
 
 class TcpLinks(Links):
     """The ends of the cut edges that are in this process; see `adfs.runtimes.cluster.Links`."""
 
-    def __init__(
-        self,
-        rank: int,
-        placement: Placement,
-        message_length: int,
-        waits: SocketWaits,
-        connections: Callable[[Sequence[int]], Mapping[int, Connection]],
-    ) -> None:
-        super().__init__(rank, placement, message_length)
-        self._waits = waits
+    def __init__(self, peers: TcpPeers, placement: Placement, message_length: int) -> None:
+        super().__init__(peers.rank, placement, message_length)
+        self._waits = peers.waits
         count = self.edges.size
         # Every message out stands behind the room for its header; of those in, two may have come.
         frames = np.zeros((count, HEADER.size + 8 * message_length), dtype=np.uint8)
@@ -34,7 +30,7 @@ class TcpLinks(Links):
         # The messages of each link are counted; the lowest bit of a count is the slot.
         self._arrived, self._taken = [0] * count, [0] * count
         self._place = {edge: k for k, edge in enumerate(self.edges.tolist())}
-        found = connections(self.peer.tolist())
+        found = peers.meet(self.peer.tolist())
         self._to = [found[rank] for rank in self.peer.tolist()]
         # A faster neighbour may have sent already: its connection has kept these messages until now.
         for connection in found.values():
@@ -58,7 +54,6 @@ class TcpLinks(Links):
         found: list[int] = []
 
         def ready() -> bool:
-            self._waits.poll(0.0)
             for link in links:
                 taken = self._taken[link]
                 # The caller may overwrite ``out`` once a link is ready, so ``out`` must have left, too.
@@ -68,6 +63,7 @@ class TcpLinks(Links):
                     found.append(link)
             return bool(found)
 
+        self._waits.poll(0.0)
         if not ready() and why is not None:
             self._waits.until(ready, self.peer[list(links)].tolist, why)
         return found

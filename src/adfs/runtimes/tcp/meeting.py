@@ -8,7 +8,6 @@ goes on.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import select
@@ -16,12 +15,12 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from adfs.errors import InputError
-from adfs.runtimes.tcp.frames import HEADER, MAGIC, Connection, FrameError, Kind, check_header, foreign
+from adfs.runtimes.tcp.frames import HEADER, LONGEST, MAGIC, Connection, FrameError, Kind
 
 # A caller must say who it is within so many seconds and so many bytes; so many may be doing so at once.
 _HELLO_SECONDS, _HELLO_BYTES, _CALLERS = 10.0, 4096, 64
@@ -40,12 +39,14 @@ def read_address(text: object) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def load_tls(files: Mapping[str, str | Path], rank: int) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def load_tls(files: Mapping[str, str | Path] | None, rank: int) -> list[ssl.SSLContext | None]:
     """Return the TLS settings for answering and for calling: version 1.3, certificates on both ends."""
+    if files is None:
+        return [None, None]
     if sorted(files) != sorted(_TLS_FILES):
         raise InputError(f"tls takes the files {', '.join(_TLS_FILES)}, got {', '.join(map(str, files))}")
     names = {what: str(files[what]).replace("{rank}", str(rank)) for what in _TLS_FILES}
-    contexts = []
+    contexts: list[ssl.SSLContext | None] = []
     for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
         context = ssl.SSLContext(side)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -61,7 +62,7 @@ def load_tls(files: Mapping[str, str | Path], rank: int) -> tuple[ssl.SSLContext
                 "give a certificate, its key and the authority that signed it, as PEM"
             ) from None
         contexts.append(context)
-    return contexts[0], contexts[1]
+    return contexts
 
 
 class WithoutTlsError(FrameError):
@@ -95,9 +96,9 @@ class Listener:
         pause: float,
     ) -> None:
         self._socket, self._check, self._tls, self._beat, self._pause = listener, check, tls, beat, pause
-        # Who has called and is not connected yet, by rank; and those who have not said who they are.
-        self._callers: dict[int, tuple[str, socket.socket]] = {}
-        self._strangers: list[socket.socket] = []
+        # Who has called and is not welcomed yet, by rank; and those who have not said who they are.
+        self._callers: dict[int, Connection] = {}
+        self._strangers: list[Connection] = []
         self._lock = threading.Lock()
         #: Why the last caller was turned away.
         self.last_refusal = ""
@@ -127,24 +128,23 @@ class Listener:
 
     def _ask(self, caller: socket.socket, address: Any) -> None:
         """Ask a caller who it is, in a thread of its own: it may be slow, or a stranger."""
-        caller.settimeout(_HELLO_SECONDS)
         caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # The handshake waits for the caller, so it is left to the thread that hears it.
+        # The handshake waits for the caller, so it is left to that thread.
         if self._tls is not None:
             caller = self._tls.wrap_socket(caller, server_side=True, do_handshake_on_connect=False)
+        connection = Connection(caller, -1, longest=_HELLO_BYTES)
         with self._lock:
-            self._strangers.append(caller)
+            self._strangers.append(connection)
             # Strangers must not keep us from hearing our own: the one who has been here longest goes.
             if len(self._strangers) > _CALLERS:
-                close_socket(self._strangers.pop(0))
-        threading.Thread(target=self._hear, args=(caller, address[0]), daemon=True).start()
+                close_socket(self._strangers.pop(0).socket)
+        threading.Thread(target=self._admit, args=(connection, address[0]), daemon=True).start()
 
-    def _hear(self, caller: socket.socket, host: str) -> None:
+    def _admit(self, caller: Connection, host: str) -> None:
         """Find out who a caller is, and keep it until it is asked for, or turn it away."""
-        card: Mapping[str, Any] = {}
         plain = self._tls is None
         try:
-            card = _card(caller)
+            card = receive_card(caller)
             refusal = self._check(card)
         # Python's TLS sockets raise AttributeError when another thread closes them during the handshake.
         except (OSError, ValueError, RecursionError, FrameError, AttributeError) as error:
@@ -156,25 +156,26 @@ class Listener:
                 return
             self._strangers.remove(caller)
             if refusal is None:
-                refusal = self._keep(caller, card["rank"], card["process"])
+                caller.rank, caller.process = card["rank"], card["process"]
+                refusal = self._keep(caller)
             if refusal is not None:
                 self.last_refusal = f"a caller from {host} was turned away: {refusal.reason}"
         if refusal is not None:
             # The lock is free here: a slow stranger must not hold up our own processes.
-            refuse(caller, refusal, socket.socket if plain else ssl.SSLSocket)
+            refuse(caller.socket, refusal, socket.socket if plain else ssl.SSLSocket)
 
-    def _keep(self, caller: socket.socket, rank: int, process: str) -> Refusal | None:
+    def _keep(self, caller: Connection) -> Refusal | None:
         # A process that gave up waiting calls again by the same name; another name is a second process.
-        before, old = self._callers.get(rank, (process, None))
-        if before != process:
-            return taken(rank)
-        self._callers[rank] = process, caller
-        if old is not None:  # the same process calls again
-            close_socket(old)
+        before = self._callers.get(caller.rank)
+        if before is not None and before.process != caller.process:
+            return taken(caller.rank)
+        self._callers[caller.rank] = caller
+        if before is not None:  # the same process calls again
+            close_socket(before.socket)
         return None
 
-    def caller(self, rank: int) -> tuple[str, socket.socket] | None:
-        """Return the process of a rank, if it has called, and the socket to it."""
+    def caller(self, rank: int) -> Connection | None:
+        """Return the connection to the process of a rank, if it has called."""
         with self._lock:
             return self._callers.pop(rank, None)
 
@@ -183,42 +184,40 @@ class Listener:
         self._wake.send(b"x")
         self._thread.join()
         with self._lock:
-            for sock in (*self._strangers, *(sock for _, sock in self._callers.values())):
-                close_socket(sock)
+            for caller in (*self._strangers, *self._callers.values()):
+                close_socket(caller.socket)
             self._strangers.clear()
         for sock in (self._socket, self._wake, self._woken):
             sock.close()
 
 
-def _card(caller: socket.socket) -> dict[str, Any]:
+def receive_card(caller: Connection) -> dict[str, Any]:
     """Return what a caller says about itself."""
-    until = time.monotonic() + _HELLO_SECONDS
-    if isinstance(caller, ssl.SSLSocket):
+    sock, until = caller.socket, time.monotonic() + _HELLO_SECONDS
+    if isinstance(sock, ssl.SSLSocket):
+        sock.settimeout(_HELLO_SECONDS)
         # The byte stays in the socket: TLS needs it, and without TLS the answer must be readable.
-        if MAGIC.startswith(socket.socket.recv(caller, 1, socket.MSG_PEEK) or b"?"):
+        if MAGIC.startswith(socket.socket.recv(sock, 1, socket.MSG_PEEK) or b"?"):
             raise WithoutTlsError("a message without TLS, which this process uses")
-        caller.do_handshake()
-    kind, _, length = check_header(_read(caller, HEADER.size, until), 0, _HELLO_BYTES)
-    card = json.loads(_read(caller, length, until))
-    if kind != Kind.HELLO or not isinstance(card, dict):
-        raise FrameError("a message that does not say who it is")
-    return card
-
-
-def _read(sock: socket.socket, count: int, until: float) -> bytes:
-    """Return so many bytes, before a moment."""
-    data = b""
-    while len(data) < count:
+        sock.do_handshake()
+        sock.setblocking(False)
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    # Messages between neighbours are kept for later, but not as many as a stranger likes to send.
+    while not caller.inbox and not caller.full:
         # The time is for the whole message: a byte now and then does not prolong it.
-        sock.settimeout(max(0.001, until - time.monotonic()))
-        more = sock.recv(count - len(data))
-        data += more
-        # A stranger shows by its first byte, long before a whole header has come.
-        if count == HEADER.size and not MAGIC.startswith(data[: len(MAGIC)]):
-            raise FrameError(foreign(data))
-        if not more:
-            raise FrameError("the beginning of a message, and closed the connection" if data else "nothing")
-    return data
+        left = until - time.monotonic()
+        if left <= 0.0 or not poll.poll(1000.0 * left):
+            raise TimeoutError
+        caller.receive()
+        if caller.ended:
+            raise caller.trouble or FrameError("nothing")
+    card = json.loads(caller.take(Kind.HELLO).tobytes()) if caller.inbox else None
+    if not isinstance(card, dict):
+        raise FrameError("a message that does not say who it is")
+    # From now on it may send as much as any of us.
+    caller.longest = LONGEST
+    return card
 
 
 def refuse(sock: Any, refusal: Refusal, kind: type[socket.socket]) -> None:
@@ -250,71 +249,58 @@ def listen(address: tuple[str, int], rank: int) -> socket.socket:
     local = host in ("localhost", "::1") or host.startswith("127.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     any_host = "::" if family == socket.AF_INET6 else ""
-    sock = socket.socket(family)
     try:
-        # The connections of the last run may hold the port for a minute more.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host if local else any_host, port))
-        sock.listen(128)
+        return socket.create_server((host if local else any_host, port), family=family, backlog=128)
     except OSError as error:
-        sock.close()
         raise InputError(
-            f"rank {rank} cannot listen at port {port}: {explain(error)}; end what uses the port, start "
-            "each rank once, or give another port in the list of addresses"
+            f"rank {rank} cannot listen at port {port}: {os.strerror(error.errno or 0)}; end what uses the "
+            "port, start each rank once, or give another port in the list of addresses"
         ) from None
-    return sock
 
 
 def call(
-    address: tuple[str, int], card: Mapping[str, Any], tls: ssl.SSLContext | None, seconds: float
-) -> socket.socket:
-    """Call a process and say who this one is.
-
-    Raises
-    ------
-    OSError
-        If it cannot be reached now; `explain` makes words of it.
-    """
-    sock = socket.create_connection(address, timeout=seconds)
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if tls is not None:
-            sock = tls.wrap_socket(sock)
-        body = json.dumps(card).encode()
-        sock.sendall(HEADER.pack(MAGIC, Kind.HELLO, 0, 0, len(body)) + body)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def wait_for_welcome(connection: Connection, until: float, look_around: Callable[[], object]) -> None:
-    """Wait for the answer to a call.
+    address: tuple[str, int],
+    card: Mapping[str, Any],
+    tls: ssl.SSLContext | None,
+    until: float,
+    look_around: Callable[[], object],
+) -> Connection:
+    """Call a process, say who this one is, and return the connection once it is welcome.
 
     Raises
     ------
     InputError
         If the other process refuses this one for good.
     OSError, FrameError, ValueError
-        If it does not answer, or not now; `explain` makes words of it.
+        If it cannot be reached, does not answer or refuses for now; `explain` makes words of it.
     """
-    while not connection.inbox:
-        connection.receive()
-        if connection.ended:
-            raise connection.trouble or ConnectionResetError(0, "it ended the connection")
-        if time.perf_counter() > until:
-            raise TimeoutError
-        # The existing connections are served meanwhile, also to learn that one of them has ended.
-        look_around()
-        time.sleep(0.001)
-    if connection.inbox[0][0] == Kind.WELCOME:
-        connection.take(Kind.WELCOME)
-        return
-    refusal = Refusal(*json.loads(connection.take(Kind.REFUSAL).tobytes()))
-    # What was given to the two processes differs: no later call can succeed.
-    if refusal.final:
-        raise InputError(refusal.reason)
-    raise ConnectionAbortedError(0, refusal.reason)
+    sock = socket.create_connection(address, timeout=max(0.001, min(5.0, until - time.perf_counter())))
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            sock = tls.wrap_socket(sock)
+        connection = Connection(sock, card["to"])
+        connection.send(Kind.HELLO, json.dumps(card).encode())
+        while not connection.inbox:
+            connection.receive()
+            if connection.ended:
+                raise connection.trouble or ConnectionResetError(0, "it ended the connection")
+            if time.perf_counter() > until:
+                raise TimeoutError
+            # The existing connections are served meanwhile, also to learn that one of them has ended.
+            look_around()
+            time.sleep(0.001)
+        if connection.inbox[0][0] == Kind.WELCOME:
+            connection.take(Kind.WELCOME)
+            return connection
+        refusal = Refusal(*json.loads(connection.take(Kind.REFUSAL).tobytes()))
+        # What was given to the two processes differs: no later call can succeed.
+        if refusal.final:
+            raise InputError(refusal.reason)
+        raise ConnectionAbortedError(0, refusal.reason)
+    except BaseException:
+        close_socket(sock)
+        raise
 
 
 def explain(error: Exception) -> str:
@@ -338,13 +324,3 @@ def for_good(error: Exception) -> bool:
     """Whether TLS failed for a reason that does not go away."""
     passing = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
     return isinstance(error, ssl.SSLError) and not isinstance(error, passing)
-
-
-def fingerprint(addresses: Sequence[str]) -> str:
-    """Return what two processes with the same list of addresses have in common."""
-    return hashlib.sha256(json.dumps(list(addresses)).encode()).hexdigest()[:16]
-
-
-def new_process() -> str:
-    """Return a name for a process that no other has."""
-    return f"{socket.gethostname()} {os.getpid()} {os.urandom(6).hex()}"

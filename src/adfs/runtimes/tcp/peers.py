@@ -7,9 +7,10 @@ a connection of their own, opened when they first need it.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import socket
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -32,14 +33,11 @@ from adfs.runtimes.tcp.meeting import (
     call,
     close_socket,
     explain,
-    fingerprint,
     for_good,
     listen,
     load_tls,
-    new_process,
     read_address,
     taken,
-    wait_for_welcome,
 )
 from adfs.runtimes.tcp.waits import SocketWaits
 from adfs.runtimes.waiting import RankLostError, WaitingCluster
@@ -86,18 +84,20 @@ class TcpPeers(WaitingCluster):
     ) -> None:
         super().__init__(deadline)
         self.addresses = [str(address) for address in addresses]
-        self._places = [read_address(address) for address in self.addresses]
-        if len(set(self._places)) != len(self._places) or not self._places:
+        self._endpoints = [read_address(address) for address in self.addresses]
+        if len(set(self._endpoints)) != len(self._endpoints) or not self._endpoints:
             raise InputError("addresses must be one host:port per process, each of them once")
-        if isinstance(rank, bool) or not 0 <= int(rank) < len(self._places):
-            raise InputError(f"rank must be from 0 to {len(self._places) - 1}, got {rank!r}")
-        self.rank, self.size = int(rank), len(self._places)
+        if isinstance(rank, bool) or not 0 <= int(rank) < len(self._endpoints):
+            raise InputError(f"rank must be from 0 to {len(self._endpoints) - 1}, got {rank!r}")
+        self.rank, self.size = int(rank), len(self._endpoints)
         self.tls = None if tls is None else dict(tls)
         self._given_socket = listener
         # A process that was started again has the same rank: the name tells it from the first.
-        self._process = new_process()
+        self._process = f"{socket.gethostname()} {os.getpid()} {os.urandom(6).hex()}"
+        # The tree; the parent is a list of one, or of none at the root.
         self._parent = [(self.rank - 1) // 2] if self.rank else []
         self._children = [k for k in (2 * self.rank + 1, 2 * self.rank + 2) if k < self.size]
+        # By process, through which of these its messages come.
         self._source = _sources(self.rank, self.size)
         self._connections: dict[int, Connection] = {}
 
@@ -111,21 +111,18 @@ class TcpPeers(WaitingCluster):
     # ------------------------------------------------------------------ beginning and end
 
     def connect(self) -> None:
-        answering: ssl.SSLContext | None = None
-        self._calling: ssl.SSLContext | None = None
-        if self.tls is not None:
-            answering, self._calling = load_tls(self.tls, self.rank)
+        answering, self._calling = load_tls(self.tls, self.rank)
         # A given socket serves one meeting; a later one binds the port again.
         listener, self._given_socket = self._given_socket, None
         if listener is None:
-            listener = listen(self._places[self.rank], self.rank)
-        self._waits = waits = SocketWaits(self, self.deadline)
+            listener = listen(self._endpoints[self.rank], self.rank)
+        self.waits = SocketWaits(self, self.deadline)
         # Several signs of life fit in a deadline, so that one of them may be late.
         pause = min(1.0, self.deadline / 8.0)
-        self._listener = Listener(listener, self._check, answering, waits.beat, pause)
+        self._listener = Listener(listener, self._check, answering, self.waits.beat, pause)
         try:
             self.meet([*self._parent, *self._children])
-            self.compare_hosts(waits)
+            self.compare_hosts(self.waits)
         except BaseException as error:
             self.disconnect(error)
             raise
@@ -147,7 +144,6 @@ class TcpPeers(WaitingCluster):
             for connection in self._connections.values():
                 close_socket(connection.socket)
             self._connections.clear()
-            self._waits.forget()
 
     def _tell(self, kind: Kind, words: bytes, seconds: float) -> None:
         """Tell the others that this process ends, and wait until they end too, but not for longer."""
@@ -159,7 +155,7 @@ class TcpPeers(WaitingCluster):
             one.ended or (not one.unsent and (one.bye or one.lost is not None))
             for one in self._connections.values()
         ):
-            self._waits.poll(0.05, ending=True)
+            self.waits.poll(0.05, ending=True)
 
     # ------------------------------------------------------------------ meeting
 
@@ -168,7 +164,7 @@ class TcpPeers(WaitingCluster):
         return {
             "version": f"adfs {__version__}",
             "number of processes": self.size,
-            "list of addresses": fingerprint(self.addresses),
+            "list of addresses": hashlib.sha256(json.dumps(self.addresses).encode()).hexdigest()[:16],
             "rank": self.rank,
             "to": rank,
             "process": self._process,
@@ -208,42 +204,38 @@ class TcpPeers(WaitingCluster):
         expected = [rank for rank in new if rank > self.rank]
 
         def answered() -> bool:
-            self._waits.poll(0.0)
             expected[:] = [rank for rank in expected if not self._answer(rank)]
             return not expected
 
         if expected:
-            self._waits.until(answered, lambda: expected, self.activity)
+            # Those that are here already wait for this process: signs of life tell them not to give up first.
+            self.waits.until(answered, lambda: expected, self.activity, listen=True)
         return {rank: self._connections[rank] for rank in ranks}
 
     def _answer(self, rank: int) -> bool:
         """Welcome a process if it has called."""
-        found = self._listener.caller(rank)
-        if found is None:
+        connection = self._listener.caller(rank)
+        if connection is None:
             return False
-        process, sock = found
-        connection = Connection(sock, rank, process)
         # A caller that has given up closed its end, which only reading shows.
         connection.receive()
         if connection.ended:  # it did not wait, and will call again
-            close_socket(sock)
+            close_socket(connection.socket)
             return False
         connection.send(Kind.WELCOME)
-        self._add(connection)
+        self._connections[rank] = connection
         return True
 
     def _call(self, rank: int) -> None:
         """Call a process until it welcomes this one."""
         until, host, trouble = time.perf_counter() + self.deadline, self.addresses[rank], ""
-        pause = 0.001
-        while (left := until - time.perf_counter()) > 0.0:
-            connection: Connection | None = None
+        pause, look_around = 0.001, partial(self.waits.poll, 0.0)
+        while time.perf_counter() < until:
             try:
                 # The other process may start much later than this one: calls that fail are repeated.
-                sock = call(self._places[rank], self._card(rank), self._calling, min(left, 5.0))
-                connection = Connection(sock, rank)
-                wait_for_welcome(connection, until, partial(self._waits.poll, 0.0))
-                self._add(connection)
+                self._connections[rank] = call(
+                    self._endpoints[rank], self._card(rank), self._calling, until, look_around
+                )
                 return
             except InputError:  # it refuses this process for good
                 raise
@@ -255,11 +247,8 @@ class TcpPeers(WaitingCluster):
                         "processes certificates that one authority has signed and that are still valid, "
                         "or use TLS in none"
                     ) from None
-            finally:
-                if connection is not None and connection.rank not in self._connections:
-                    close_socket(connection.socket)
             # Another process may have ended meanwhile.
-            self._waits.poll(0.0)
+            look_around()
             # Processes that start together meet within milliseconds; the wait for a late one costs little.
             time.sleep(pause)
             pause = min(2.0 * pause, 0.05)
@@ -268,24 +257,24 @@ class TcpPeers(WaitingCluster):
             f"up: {trouble}; start all processes, and let the ports through"
         )
 
-    def _add(self, connection: Connection) -> None:
-        self._connections[connection.rank] = connection
-        self._waits.add(connection)
-
     # ------------------------------------------------------------------ up and down the tree
 
     def allgather(self, item: Any) -> list[Any]:
-        # The items of the processes below come first, then all go up as one message and down as one.
-        parts = {self.rank: pack(item)}
+        # Items go up the tree one by one, in the order of ranks, and those that a process lacks come down.
+        own = pack(item)
+        found = {self.rank: (own, unpack(own))}
         for child in self._children:
-            parts |= self._items(child)
+            for rank in np.flatnonzero(self._source == child).tolist():
+                found[rank] = self._receive(child, _take_item)
         for parent in self._parent:
-            self._send(parent, Kind.ITEMS, _join(parts))
-            parts = self._items(parent)
-        everything = _join(parts) if self._children else b""
+            for rank in sorted(found):
+                self._send(parent, Kind.ITEMS, found[rank][0])
+            for rank in np.flatnonzero(self._source < 0).tolist():
+                found[rank] = self._receive(parent, _take_item)
         for child in self._children:
-            self._send(child, Kind.ITEMS, everything)
-        return [unpack(parts[rank]) for rank in range(self.size)]
+            for rank in np.flatnonzero(self._source != child).tolist():
+                self._send(child, Kind.ITEMS, found[rank][0])
+        return [found[rank][1] for rank in range(self.size)]
 
     def allreduce(self, values: np.ndarray, placement: Placement) -> np.ndarray:
         """Return the sum over all nodes; no process holds the vectors of all of them.
@@ -320,39 +309,22 @@ class TcpPeers(WaitingCluster):
             self._send(child, Kind.SUM, total)
         return total
 
-    def _items(self, rank: int) -> dict[int, bytes]:
-        """Wait for the items that a process passes on, and return them by process."""
-        expected = range(self.size) if rank < self.rank else np.flatnonzero(self._source == rank)
-
-        def take(connection: Connection) -> dict[int, bytes]:
-            parts = _split(connection.take(Kind.ITEMS).tobytes())
-            if sorted(parts) != list(expected):
-                raise FrameError("items of other ranks than it passes on")
-            return parts
-
-        return self._receive(rank, take)
-
     def _send(self, rank: int, kind: Kind, payload: Any) -> None:
         connection = self._connections[rank]
         connection.send(kind, payload)
         # The payload may change after this call, so it has to leave first. The wait also reads: two processes
         # that send to each other would otherwise both be stuck with full sockets.
-        if connection.unsent:
-            self._waits.until(
-                lambda: self._waits.all_sent([connection]), lambda: [rank], self.activity, listen=True
-            )
+        self._wait(rank, lambda: not connection.unsent)
 
     def _receive(self, rank: int, take: Callable[[Connection], T]) -> T:
         """Wait for a frame of a process, and return what ``take`` makes of it."""
         connection = self._connections[rank]
+        self._wait(rank, lambda: bool(connection.inbox))
+        return self.waits.checked(connection, take)
 
-        def arrived() -> bool:
-            self._waits.poll(0.0)
-            return bool(connection.inbox)
-
-        if not connection.inbox:
-            self._waits.until(arrived, lambda: [rank], self.activity, listen=True)
-        return self._waits.checked(connection, take)
+    def _wait(self, rank: int, ready: Callable[[], bool]) -> None:
+        if not ready():
+            self.waits.until(ready, lambda: [rank], self.activity, listen=True)
 
     # ------------------------------------------------------------------ between neighbours
 
@@ -364,25 +336,24 @@ class TcpPeers(WaitingCluster):
         left, sent = list(incoming), [self._connections[rank] for rank, _ in outgoing]
 
         def done() -> bool:
-            self._waits.poll(0.0)
             left[:] = [(rank, array) for rank, array in left if not self._fill(rank, array)]
-            return not left and self._waits.all_sent(sent)
+            return not left and not any(one.unsent for one in sent)
 
-        self._waits.until(done, lambda: [rank for rank, _ in left or (*incoming, *outgoing)], self.activity)
+        self.waits.until(done, lambda: [rank for rank, _ in left or (*incoming, *outgoing)], self.activity)
 
     def _fill(self, rank: int, array: np.ndarray) -> bool:
         """Fill an array with the parcel of a process, if it has arrived."""
         connection = self._connections[rank]
         if not connection.inbox:
             return False
-        array[...] = self._waits.checked(connection, lambda one: one.take_numbers(Kind.PARCEL, array.shape))
+        array[...] = self.waits.checked(connection, lambda one: one.take_numbers(Kind.PARCEL, array.shape))
         return True
 
     def links(self, placement: Placement, message_length: int) -> Links:
-        return TcpLinks(self.rank, placement, message_length, self._waits, self.meet)
+        return TcpLinks(self, placement, message_length)
 
     def busy(self) -> AbstractContextManager[None]:
-        return self._waits.beating(())
+        return self.waits.beating(())
 
 
 def _sources(rank: int, size: int) -> np.ndarray:
@@ -399,24 +370,10 @@ def _sources(rank: int, size: int) -> np.ndarray:
     return found
 
 
-def _join(parts: Mapping[int, bytes]) -> bytes:
-    """Return the items of some processes as one message.
-
-    >>> _split(_join({0: b"a", 2: b"bc"}))
-    {0: b'a', 2: b'bc'}
-    """
-    head = json.dumps([[rank, len(part)] for rank, part in parts.items()]).encode()
-    return b"\n".join([head, b"".join(parts.values())])
-
-
-def _split(message: bytes) -> dict[int, bytes]:
-    """Return the items in a message by process."""
-    head, _, body = message.partition(b"\n")
-    parts, first = {}, 0
+def _take_item(connection: Connection) -> tuple[bytes, Any]:
+    """Return the item that has arrived first, as bytes and as it is."""
+    data = connection.take(Kind.ITEMS).tobytes()
     try:
-        for rank, length in json.loads(head):
-            parts[int(rank)] = body[first : first + length]
-            first += length
+        return data, unpack(data)
     except (ValueError, TypeError, RecursionError):
         raise FrameError("items that cannot be read") from None
-    return parts

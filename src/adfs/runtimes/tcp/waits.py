@@ -21,64 +21,44 @@ class SocketWaits(Waits):
 
     # A rest ends as soon as something has come: more checks would only take the core from others.
     checks = 1
+    cluster: TcpPeers
 
     def __init__(self, peers: TcpPeers, deadline: float) -> None:
         super().__init__(peers, deadline)
-        self._peers = peers
-        self._poll = select.poll()
-        self._by_number: dict[int, Connection] = {}
-        self._asked: dict[int, int] = {}
         self._busy = 0
         self._silent: Sequence[int] = ()
 
-    def add(self, connection: Connection) -> None:
-        """Watch the socket of a connection."""
-        number = connection.socket.fileno()
-        self._by_number[number], self._asked[number] = connection, select.POLLIN
-        self._poll.register(number, select.POLLIN)
-
-    def forget(self) -> None:
-        """Watch no socket any more."""
-        for number in self._by_number:
-            self._poll.unregister(number)
-        self._by_number.clear()
-
-    def poll(self, seconds: float, *, ending: bool = False) -> bool:
+    def poll(self, seconds: float, *, ending: bool = False) -> None:
         """Send and receive what is possible, waiting so long for the first of it.
 
         Unless this process is ``ending`` itself, raise if another one has ended or said something wrong.
         """
-        for number, one in self._by_number.items():
+        # A closed socket is always ready, and every rest would end at once.
+        watched = {one.socket.fileno(): one for one in self.cluster._connections.values() if not one.ended}
+        poll = select.poll()
+        for number, connection in watched.items():
             # A full connection is not read, and TCP slows its sender down. Room to write is asked for only
             # while bytes wait for it: a socket nearly always has some, and no rest would last.
-            asked = (0 if one.full or one.ended else select.POLLIN) | (select.POLLOUT if one.unsent else 0)
-            # A change makes the next poll build its list of sockets again, and most polls need none.
-            if asked != self._asked[number]:
-                self._poll.modify(number, asked)
-                self._asked[number] = asked
-        for number, event in self._poll.poll(1000.0 * seconds):
-            connection = self._by_number[number]
+            reading = 0 if connection.full else select.POLLIN
+            poll.register(number, reading | (select.POLLOUT if connection.unsent else 0))
+        for number, event in poll.poll(1000.0 * seconds):
+            connection = watched[number]
             if event & select.POLLOUT:
                 connection.flush()
             try:
                 # Errors and closed connections are reported without being asked for: reading tells which.
-                if event & ~select.POLLOUT and not connection.ended:
+                if event & ~select.POLLOUT:
                     connection.receive()
             except FrameError as error:
                 if not ending:
                     raise self._wrong(connection, error) from None
                 # This process is ending: what another one sends now no longer matters to it.
                 connection.ended = True
-            # A closed socket is always ready: every rest would end at once.
-            if connection.ended:
-                self._poll.unregister(number)
-                del self._by_number[number]
             if not ending and (connection.ended or connection.lost is not None):
                 self._raise_lost(connection)
-        return True
 
     def _raise_lost(self, connection: Connection) -> None:
-        peers, rank = self._peers, connection.rank
+        peers, rank = self.cluster, connection.rank
         # The first process that failed knows why: its sentence goes through the network as it is.
         if connection.lost is not None:
             raise RankLostError(connection.lost.decode(errors="replace"))
@@ -89,7 +69,7 @@ class SocketWaits(Waits):
 
     def _wrong(self, connection: Connection, error: FrameError) -> RankLostError:
         return RankLostError(
-            f"rank {connection.rank} sent rank {self._peers.rank} {error} ({self._peers.activity}); start "
+            f"rank {connection.rank} sent rank {self.cluster.rank} {error} ({self.cluster.activity}); start "
             "the processes again"
         )
 
@@ -100,23 +80,17 @@ class SocketWaits(Waits):
         except FrameError as error:
             raise self._wrong(connection, error) from None
 
-    def all_sent(self, connections: Sequence[Connection]) -> bool:
-        """Send and receive what is possible; return whether everything has left."""
-        if any(one.unsent for one in connections):
-            self.poll(0.0)
-        return not any(one.unsent for one in connections)
-
     # ------------------------------------------------------------------ signs of life, and pauses
 
     def rest(self, elapsed: float) -> float:
-        # The deadline is checked after each rest, so a rest is a small part of it. A process that calls for
-        # the first time does not end a rest: the first rests are short.
+        # A message ends a rest. The deadline is checked after each, so a rest is a small part of it.
+        # A process that calls for the first time ends none: the first rests are short.
         asked = min(0.1, self.deadline / 8.0, 0.001 + 0.25 * elapsed)
         self.poll(asked)
         return asked
 
     def listen(self) -> Mapping[int, float]:
-        return {rank: one.heard for rank, one in self._peers._connections.items()}
+        return {rank: one.heard for rank, one in self.cluster._connections.items()}
 
     def signs_while_waiting(self, ranks: Sequence[int]) -> AbstractContextManager[None]:
         # Those for whom this process waits get none: two that wait for each other must not do so for ever.
@@ -138,10 +112,10 @@ class SocketWaits(Waits):
         """Send a sign of life, in the thread that does so, if this process is busy."""
         if self._busy:
             # This is a copy, because the main thread may add a connection meanwhile.
-            for rank, connection in list(self._peers._connections.items()):
+            for rank, connection in list(self.cluster._connections.items()):
                 if rank not in self._silent:
                     connection.sign()
 
     def hint(self, lost: Sequence[int]) -> str:
-        refusal = self._peers._listener.last_refusal
+        refusal = self.cluster._listener.last_refusal
         return f" ({refusal})" if refusal else ""
