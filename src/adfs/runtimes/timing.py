@@ -171,7 +171,7 @@ def measured_tau_of(cluster: Cluster, width: int, entries_per_row: float | None,
 
     This process has so many rows, with so many non-zeros each (None: dense).
     """
-    if cluster.one_file:
+    if cluster.size == 1:
         raise InputError("tau='measure' measures messages between processes, and this run sends none")
     # Both times are measured now, on the machines of the run. Messages get a fifth of the time of a network
     # benchmark, because they are measured before each run.
