@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import sys
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+from kept import RESULTS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
 import adfs
 from adfs.algorithms import METHODS
+from adfs.experiments import winners
 from adfs.experiments.report import layout
 from adfs.pages import COLORS, line_options, line_styles
 from adfs.runtimes.clock import Clock
@@ -350,3 +356,65 @@ def draw_intervals(figure: Figure) -> None:
     axes.set(xlabel="margin", xlim=(-7.0, 7.0), ylim=(-3.2, shown.size - 0.3), yticks=[])
     axes.set_ylabel("nine samples")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
+
+
+# --------------------------------------------------------------------------- who wins where
+
+#: The rows of the map's picture: their titles, and which rows of the table of times take part.
+CANDIDATES = {
+    "sums over all nodes allowed": lambda times: times[~times["local"]],
+    "messages between neighbours only": lambda times: times[~times["local"] & ~times["sums"]],
+}
+
+
+def map_stamp() -> str:
+    """Return a hash of the table that the map is drawn from."""
+    return hashlib.sha256((RESULTS / "map.csv").read_bytes()).hexdigest()
+
+
+def draw_map(figure: Figure, times: pd.DataFrame | None = None) -> None:
+    """Draw who wins where: at each point the planner's choice beside the method that won, with its lead.
+
+    Without ``times`` (of `adfs.experiments.run_grid`) those in ``benchmarks/results`` are drawn.
+    """
+    kept = pd.read_csv(RESULTS / "map.csv") if times is None else times
+    kept = kept.assign(tau=kept["tau"].astype(float))
+    found = {title: winners(choose(kept)) for title, choose in CANDIDATES.items()}
+    # Methods have colours in the order of the registry; the seventh and later ones are hatched.
+    order = kept.drop_duplicates("label").set_index("label")["method"].map(list(METHODS).index)
+    shown = {label for table in found.values() for label in (*table["winner"], *table["predicted"])}
+    labels = [label for label in order.sort_values(kind="stable").index if label in shown]
+    styles = {
+        label: {"facecolor": COLORS[k % len(COLORS)], "hatch": ("", "////", "....")[k // len(COLORS)]}
+        for k, label in enumerate(labels)
+    } | {"": {"facecolor": "0.48", "alpha": 0.3}}
+    sides = [(title, shards) for shards in kept["partition"].unique() for title in CANDIDATES]
+    networks, data, taus = (list(kept[axis].unique()) for axis in ("network", "data", "tau"))
+    figure.set_size_inches(7.4, 1.1 + len(sides) * (0.45 + 0.17 * len(data)))
+    names = [re.sub(r"\.[\w.]+", "", name) for name in data]  # without the endings of files
+    panels = figure.subplots(len(sides), len(networks), sharex=True, sharey=True, squeeze=False)
+    for (title, shards), row in zip(sides, panels, strict=True):
+        for network, axes in zip(networks, row, strict=True):
+            table = found[title]
+            here = table[(table["network"] == network) & (table["partition"] == shards)]
+            for _, point in here.iterrows():
+                x, y = taus.index(point["tau"]), data.index(point["data"])
+                _tile(axes, x, y, 0.3, styles[point["predicted"]])
+                _tile(axes, x + 0.3, y, 0.64, styles[point["winner"]])
+                bound = "" if point["exact"] else ">"
+                lead = f"{bound}{point['lead']:.2g}" if point["winner"] else "–"
+                axes.text(x + 0.62, y + 0.5, lead, ha="center", va="center", fontsize=6.5, color="black")
+            axes.set_title(f"{network}, shards: {shards}\n{title}", fontsize=7.5)
+            axes.set_xticks(np.arange(len(taus)) + 0.5, [f"{tau:g}" for tau in taus], fontsize=7)
+            axes.set_yticks(np.arange(len(data)) + 0.5, names, fontsize=7)
+            axes.set(xlim=(-0.05, len(taus)), ylim=(len(data), -0.05))
+            axes.tick_params(length=0)
+            axes.spines[:].set_visible(False)
+    for axes in panels[-1]:
+        axes.set_xlabel("time of a message, τ", fontsize=7.5)
+    patches = [Patch(label=label, **styles[label]) for label in labels]
+    figure.legend(handles=patches, loc="outside lower center", ncols=4, fontsize=7.5)
+
+
+def _tile(axes: Axes, x: float, y: float, width: float, style: dict[str, object]) -> None:
+    axes.add_patch(Rectangle((x, y + 0.04), width, 0.92, edgecolor="none", **style))

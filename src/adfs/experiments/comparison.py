@@ -44,9 +44,9 @@ class DataSpec:
     Parameters
     ----------
     source : str
-        ``"gaussians"``: the paper's two classes, N(−1, I) and N(1, I), balanced at every node;
-        ``"synthetic:900x10"``; ``"sklearn:breast_cancer"`` and its like; otherwise a file (LIBSVM text, .npz,
-        CSV, parquet).
+        ``"gaussians"``: the paper's two classes, N(−1, I) and N(1, I), balanced at every node unless they are
+        split by label; ``"synthetic:900x10"``; ``"sklearn:breast_cancer"`` and its like; otherwise a file
+        (LIBSVM text, .npz, CSV, parquet).
     samples_per_node : int, optional
         m. Needed for ``"gaussians"``. Of other data so many random samples are taken for each node; all by
         default.
@@ -342,7 +342,7 @@ class Comparison:
                 raise InputError(
                     f"a comparison needs {key!r}: add it to the file or give --{key.removesuffix('s')}"
                 )
-        values = dict(table) if base is None else _with_paths(table, base)
+        values = dict(table) if base is None else with_paths(table, base)
         # Data and delays may be given as one word, or as tables.
         values["data"] = read_record(DataSpec, "data", "source", values["data"])
         values["delays"] = read_record(DelaySpec, "delays", "law", values.get("delays", {}))
@@ -383,6 +383,15 @@ def read_comparison(path: str | Path, overrides: TomlTable | None = None) -> Com
     overrides : mapping, optional
         Fields that replace those of the file. Paths here are relative to the working directory.
     """
+    table = read_table(path, overrides)
+    try:
+        return Comparison.from_table(table)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def read_table(path: str | Path, overrides: TomlTable | None = None) -> JsonObject:
+    """Read the table of a comparison from a TOML file; the arguments are those of `read_comparison`."""
     path = Path(path)
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -391,18 +400,15 @@ def read_comparison(path: str | Path, overrides: TomlTable | None = None) -> Com
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not TOML: {error}") from None
     # Paths in the file are relative to it, paths of flags to the working directory.
-    table = _with_paths(table, path.parent.absolute())
-    replaced = _with_paths(overrides or {}, Path.cwd())
+    table = with_paths(table, path.parent.absolute())
+    replaced = with_paths(overrides or {}, Path.cwd())
     # A flag about the data replaces one key of the table, not the table.
     if isinstance(table.get("data"), Mapping) and isinstance(replaced.get("data"), Mapping):
         replaced["data"] = {**table["data"], **replaced["data"]}
-    try:
-        return Comparison.from_table(table | replaced)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    return table | replaced
 
 
-def _with_paths(table: TomlTable, base: Path) -> JsonObject:
+def with_paths(table: TomlTable, base: Path) -> JsonObject:
     """Return the table of a comparison with absolute paths; malformed entries are left for later checks."""
     values: JsonObject = dict(table)
     network, imports = values.get("network"), values.get("imports", ())

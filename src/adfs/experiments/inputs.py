@@ -56,12 +56,17 @@ def make_network(comparison: Comparison) -> Network:
     return Network(comparison.network, n_nodes=comparison.n_nodes, seed=comparison.network_seed)
 
 
-@lru_cache(maxsize=1)
 def make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
     """Return the problem of a seed and the network.
 
     The last problem is kept: the methods of a comparison share it, and its optimum is computed once.
     """
+    # Comparisons that differ in these fields alone share it, too.
+    return _make_problem(dataclasses.replace(comparison, title="-", tau=1.0, max_time=None), seed)
+
+
+@lru_cache(maxsize=1)
+def _make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
     data, network, loss = comparison.data, make_network(comparison), get_loss(comparison.loss)
     chosen, partition = seed if data.seed is None else data.seed, comparison.partition
     if data.source == "gaussians":
@@ -69,8 +74,8 @@ def make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
         if loss.task != "classification":
             raise InputError(f"gaussians are two classes, and the loss {loss.name!r} is for numbers")
         X, y = gaussians(data.samples_per_node * network.n_nodes, data.n_features or 10, chosen)
-        # The paper's data are balanced at every node, whatever the partition.
-        weights, partition = None, "contiguous"
+        # The paper's data are balanced at every node, unless they are to be split by label.
+        weights, partition = None, partition if partition == "label" else "contiguous"
     else:
         table = _read_file(data) if is_data_file(data.source) else read_source(data.source, seed=chosen)
         X, y, weights = _samples(table, data, loss, network.n_nodes, chosen)
