@@ -14,6 +14,7 @@ from kept import RESULTS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.patheffects import withStroke
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
@@ -380,14 +381,16 @@ def draw_map(figure: Figure, times: pd.DataFrame | None = None) -> None:
     kept = pd.read_csv(RESULTS / "map.csv") if times is None else times
     kept = kept.assign(tau=kept["tau"].astype(float))
     found = {title: winners(choose(kept)) for title, choose in CANDIDATES.items()}
-    # Methods have colours in the order of the registry; the seventh and later ones are hatched.
-    order = kept.drop_duplicates("label").set_index("label")["method"].map(list(METHODS).index)
-    shown = {label for table in found.values() for label in (*table["winner"], *table["predicted"])}
-    labels = [label for label in order.sort_values(kind="stable").index if label in shown]
-    styles = {
-        label: {"facecolor": COLORS[k % len(COLORS)], "hatch": ("", "////", "....")[k // len(COLORS)]}
-        for k, label in enumerate(labels)
-    } | {"": {"facecolor": "0.48", "alpha": 0.3}}
+    # A method has a colour, by its place in the registry; its other forms are hatched.
+    labels = kept.drop_duplicates("label").set_index("label")["method"]
+    shown = {label for table in found.values() for label in (*table["winner"], *table["predicted"])} - {""}
+    methods = [name for name in METHODS if name in set(labels[list(shown)])]
+    styles: dict[str, dict[str, object]] = {"": {"facecolor": "0.48", "alpha": 0.3}}
+    for method in methods:
+        forms = list(labels.index[labels == method])
+        color = (*COLORS, "#F0E442", "#B3B3B3")[methods.index(method) % 8]
+        for label, hatch in zip(forms, ("", "/////", "....."), strict=False):
+            styles[label] = {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0.0}
     sides = [(title, shards) for shards in kept["partition"].unique() for title in CANDIDATES]
     networks, data, taus = (list(kept[axis].unique()) for axis in ("network", "data", "tau"))
     figure.set_size_inches(7.4, 1.1 + len(sides) * (0.45 + 0.17 * len(data)))
@@ -399,11 +402,13 @@ def draw_map(figure: Figure, times: pd.DataFrame | None = None) -> None:
             here = table[(table["network"] == network) & (table["partition"] == shards)]
             for _, point in here.iterrows():
                 x, y = taus.index(point["tau"]), data.index(point["data"])
-                _tile(axes, x, y, 0.3, styles[point["predicted"]])
+                _tile(axes, x, y, 0.28, styles[point["predicted"]])
                 _tile(axes, x + 0.3, y, 0.64, styles[point["winner"]])
                 bound = "" if point["exact"] else ">"
-                lead = f"{bound}{point['lead']:.2g}" if point["winner"] else "–"
-                axes.text(x + 0.62, y + 0.5, lead, ha="center", va="center", fontsize=6.5, color="black")
+                digits = 1 if point["lead"] < 10.0 else 0
+                lead = f"{bound}{point['lead']:.{digits}f}" if point["winner"] else "–"
+                text = axes.text(x + 0.62, y + 0.52, lead, ha="center", va="center", fontsize=6.5)
+                text.set(color="black", path_effects=[withStroke(linewidth=1.8, foreground="white")])
             axes.set_title(f"{network}, shards: {shards}\n{title}", fontsize=7.5)
             axes.set_xticks(np.arange(len(taus)) + 0.5, [f"{tau:g}" for tau in taus], fontsize=7)
             axes.set_yticks(np.arange(len(data)) + 0.5, names, fontsize=7)
@@ -412,9 +417,9 @@ def draw_map(figure: Figure, times: pd.DataFrame | None = None) -> None:
             axes.spines[:].set_visible(False)
     for axes in panels[-1]:
         axes.set_xlabel("time of a message, τ", fontsize=7.5)
-    patches = [Patch(label=label, **styles[label]) for label in labels]
+    patches = [Patch(label=label, **style) for label, style in styles.items() if label in shown]
     figure.legend(handles=patches, loc="outside lower center", ncols=4, fontsize=7.5)
 
 
 def _tile(axes: Axes, x: float, y: float, width: float, style: dict[str, object]) -> None:
-    axes.add_patch(Rectangle((x, y + 0.04), width, 0.92, edgecolor="none", **style))
+    axes.add_patch(Rectangle((x, y + 0.04), width, 0.92, **style))
