@@ -27,11 +27,12 @@ AXES = ["data", "network", "partition", "tau"]
 
 NOTES = """\
 Times are on the idealised clock (the computation of a sample takes 1, exponential delays), until the mean
-over the nodes of F − F\\* stays below 1e-6 F(0); logistic loss, σ_i = 1, one seed. A cell has the method that
-won, and how many times as long the next one takes. A run is given up when its clock passes twice the best
-finished one, among the methods that need nothing that it does not need; `>` stands before a lower bound. The
-clock counts a whole local solve of MSDA and SONATA as one pass. The planner knows the default constants of a
-method alone, and predicts no adaptive, accelerated or Catalyst form.
+over the nodes of F − F\\* stays below 1e-6 F(0); logistic loss, σ_i = 1, one seed. A cell has the method
+that won, and how many times as long the next one takes, not counting other forms of the same. A run is
+given up when its clock passes twice the best finished one, among the methods that need nothing that it does
+not need; `>` stands before a lower bound. The clock counts a whole local solve of MSDA and SONATA as one
+pass. The planner knows the default constants of a method alone, and predicts no adaptive, accelerated or
+Catalyst form.
 """
 
 

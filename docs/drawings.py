@@ -14,13 +14,12 @@ from kept import RESULTS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.patheffects import withStroke
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
 import adfs
 from adfs.algorithms import METHODS
-from adfs.experiments import winners
+from adfs.experiments import read_grid, winners
 from adfs.experiments.report import layout
 from adfs.pages import COLORS, line_options, line_styles
 from adfs.runtimes.clock import Clock
@@ -392,6 +391,10 @@ def draw_map(figure: Figure, times: pd.DataFrame | None = None) -> None:
         for label, hatch in zip(forms, ("", "/////", "....."), strict=False):
             styles[label] = {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0.0}
     sides = [(title, shards) for shards in kept["partition"].unique() for title in CANDIDATES]
+    if times is None:
+        of_all = sum(map(len, read_grid(RESULTS.parents[1] / "examples" / "map.toml").columns()))
+        done = len(next(iter(found.values())))
+        figure.suptitle("" if done == of_all else f"{done} of {of_all} points have been run", fontsize=8)
     networks, data, taus = (list(kept[axis].unique()) for axis in ("network", "data", "tau"))
     figure.set_size_inches(7.4, 1.1 + len(sides) * (0.45 + 0.17 * len(data)))
     names = [re.sub(r"\.[\w.]+", "", name) for name in data]  # without the endings of files
@@ -407,8 +410,9 @@ def draw_map(figure: Figure, times: pd.DataFrame | None = None) -> None:
                 bound = "" if point["exact"] else ">"
                 digits = 1 if point["lead"] < 10.0 else 0
                 lead = f"{bound}{point['lead']:.{digits}f}" if point["winner"] else "–"
-                text = axes.text(x + 0.62, y + 0.52, lead, ha="center", va="center", fontsize=6.5)
-                text.set(color="black", path_effects=[withStroke(linewidth=1.8, foreground="white")])
+                ground = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
+                place = {"ha": "center", "va": "center", "fontsize": 6.5}
+                axes.text(x + 0.62, y + 0.52, lead, color="black", bbox=ground, **place)
             axes.set_title(f"{network}, shards: {shards}\n{title}", fontsize=7.5)
             axes.set_xticks(np.arange(len(taus)) + 0.5, [f"{tau:g}" for tau in taus], fontsize=7)
             axes.set_yticks(np.arange(len(data)) + 0.5, names, fontsize=7)

@@ -281,6 +281,11 @@ def test_winners_say_by_how_much_and_what_the_planner_would_have_lost() -> None:
     assert list(found["loss"][:2]) == [2.5, 1.5]
     assert np.isnan(found["lead"]["3"])
     assert np.isnan(found["loss"]["3"])
+    # Another form of the winner is no rival.
+    forms = times.assign(method=times["label"].replace("C", "B"))
+    assert list(winners(forms)["lead"][:2]) == [2.5, 1.5]
+    other = winners(forms.assign(time=[10.0, 4.0, 5.0, 6.0, 4.0, 6.0, 9.0])).set_index("tau")
+    assert (other["winner"]["1"], other["lead"]["1"]) == ("B", 2.5)
     # Of some of the methods: without a rival there is no lead.
     alone = winners(times[times["label"] == "A"])
     assert list(alone["winner"]) == ["A", "", ""]

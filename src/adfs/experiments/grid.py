@@ -292,17 +292,18 @@ def winners(times: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row per comparison: the values of the axes; ``winner``, its ``time``, and ``lead``, by how many
-        times the next method takes longer (a lower bound unless ``exact``); ``predicted``, the method that
-        the planner predicts to be the best, and ``loss``, how many times as long as the winner it takes (at
-        least, where it was given up). A comparison that no method finished has no winner.
+        One row per comparison: the values of the axes; ``winner``, its ``time``, and ``lead``, how many times
+        as long the next method takes (a lower bound unless ``exact``; other parameters of the same method do
+        not count); ``predicted``, the method that the planner predicts to be the best, and ``loss``, how many
+        times as long as the winner it takes (at least, where it was given up). A comparison that no method
+        finished has no winner.
     """
     axes, rows = list(times.columns[: times.columns.get_loc("method")]), []
     for _, here in times.groupby(axes, sort=False):
         simulated = np.where(here["reached"], here["time"], math.inf)
         best, chosen = int(np.argmin(simulated)), int(np.argmin(here["predicted"]))
-        rest = here.drop(index=here.index[best])
-        # The next method is the one that took least, or was given up first.
+        # The next method is the one that took least, or was given up first; not another form of this one.
+        rest = here[here["method"] != here["method"].iloc[best]]
         second = None if rest.empty else rest.loc[rest["time"].idxmin()]
         label, took = here["label"].to_numpy(), here["time"].to_numpy()
         done = math.isfinite(simulated[best])
