@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,18 +80,16 @@ class Grid:
     def columns(self) -> list[list[Point]]:
         """Return the comparisons; those that differ in τ alone together, because they can share runs."""
         keys = sorted(self.axes, key=lambda key: key == "tau")
-        named = [[(_words(value, k), value) for k, value in enumerate(self.axes[key])] for key in keys]
+        named = ([(key, _words(value, k), value) for k, value in enumerate(self.axes[key])] for key in keys)
         points = []
         for chosen in itertools.product(*named):
-            place = {key: words for key, (words, _) in zip(keys, chosen, strict=True)}
-            values = {key: value for key, (_, value) in zip(keys, chosen, strict=True)}
             # Numbers alone would not say what they are.
             told = [
-                f"{key} {words}" if isinstance(values[key], int | float) else words
-                for key, words in place.items()
+                f"{key} {words}" if isinstance(value, int | float) else words for key, words, value in chosen
             ]
-            table = {**self.table, **values, "title": ", ".join(told)}
+            table = {**self.table, **{key: value for key, _, value in chosen}, "title": ", ".join(told)}
             name = re.sub(r"[^\w.+-]+", "-", "_".join(told)).lower()
+            place = {key: words for key, words, _ in chosen}
             points.append(Point(place, Comparison.from_table(table), name))
         height = len(self.axes.get("tau", [None]))
         return [points[first : first + height] for first in range(0, len(points), height)]
@@ -259,15 +258,9 @@ def _run_point(
     column = "relative" if comparison.relative else "suboptimality"
     for entry in order:
         # What needs less is the best of more maps: a rival that needs more must not end its run.
-        best = min(
-            (
-                time
-                for rival, time in finished
-                if all(theirs <= own for theirs, own in zip(_needs(rival), _needs(entry), strict=True))
-            ),
-            default=math.inf,
-        )
-        task = Task(comparison, entry, seed, run_path(folder, entry, seed), _PATIENCE * best)
+        rivals = (time for rival, time in finished if all(map(operator.le, _needs(rival), _needs(entry))))
+        patience = _PATIENCE * min(rivals, default=math.inf)
+        task = Task(comparison, entry, seed, run_path(folder, entry, seed), patience)
         places = [task.path, *(run_path(other, entry, seed) for other in others)]
         if not any(is_finished(task, path) for path in places):
             _, error = make_run(task)
