@@ -25,6 +25,7 @@ NAMES = (
     "engines",
     "planner",
     "adaptive",
+    "map",
     "reproduction",
 )
 

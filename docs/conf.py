@@ -117,10 +117,11 @@ def _draw_pictures(app: object) -> None:
 
 
 def _write_tables(app: object) -> None:
-    """Write all kept tables of benchmarks one below the other, for the page of benchmarks to include."""
+    """Write the kept tables one below the other, for the page of benchmarks; some have pages of their own."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(RESULTS.glob("*.md"))]
+    elsewhere = ("# The paper", "# Who wins")
     with FileAvoidWrite(Path(app.srcdir) / "tables.md") as page:
-        page.write("\n".join(f"#{text}" for text in texts if not text.startswith("# The paper")))
+        page.write("\n".join(f"#{text}" for text in texts if not text.startswith(elsewhere)))
 
 
 def _write_reference(app: object) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import sys
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+from kept import RESULTS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
 import adfs
 from adfs.algorithms import METHODS
+from adfs.experiments import read_grid, winners
 from adfs.experiments.report import layout
 from adfs.pages import COLORS, line_options, line_styles
 from adfs.runtimes.clock import Clock
@@ -350,3 +356,74 @@ def draw_intervals(figure: Figure) -> None:
     axes.set(xlabel="margin", xlim=(-7.0, 7.0), ylim=(-3.2, shown.size - 0.3), yticks=[])
     axes.set_ylabel("nine samples")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
+
+
+# --------------------------------------------------------------------------- who wins where
+
+#: The rows of the map's picture: their titles, and which rows of the table of times take part.
+CANDIDATES = {
+    "sums over all nodes allowed": lambda times: times[~times["local"]],
+    "messages between neighbours only": lambda times: times[~times["local"] & ~times["sums"]],
+}
+
+
+def map_stamp() -> str:
+    """Return a hash of the table that the map is drawn from."""
+    return hashlib.sha256((RESULTS / "map.csv").read_bytes()).hexdigest()
+
+
+def draw_map(figure: Figure, times: pd.DataFrame | None = None) -> None:
+    """Draw who wins where: at each point the planner's choice beside the method that won, with its lead.
+
+    Without ``times`` (of `adfs.experiments.run_grid`) those in ``benchmarks/results`` are drawn.
+    """
+    kept = pd.read_csv(RESULTS / "map.csv") if times is None else times
+    kept = kept.assign(tau=kept["tau"].astype(float))
+    found = {title: winners(choose(kept)) for title, choose in CANDIDATES.items()}
+    # A method has a colour, by its place in the registry; its other forms are hatched.
+    labels = kept.drop_duplicates("label").set_index("label")["method"]
+    shown = {label for table in found.values() for label in (*table["winner"], *table["predicted"])} - {""}
+    methods = [name for name in METHODS if name in set(labels[list(shown)])]
+    styles: dict[str, dict[str, object]] = {"": {"facecolor": "0.48", "alpha": 0.3}}
+    for method in methods:
+        forms = list(labels.index[labels == method])
+        color = (*COLORS, "#F0E442", "#B3B3B3")[methods.index(method) % 8]
+        for label, hatch in zip(forms, ("", "/////", "....."), strict=False):
+            styles[label] = {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0.0}
+    sides = [(title, shards) for shards in kept["partition"].unique() for title in CANDIDATES]
+    if times is None:
+        of_all = sum(map(len, read_grid(RESULTS.parents[1] / "examples" / "map.toml").columns()))
+        done = len(next(iter(found.values())))
+        figure.suptitle("" if done == of_all else f"{done} of {of_all} points have been run", fontsize=8)
+    networks, data, taus = (list(kept[axis].unique()) for axis in ("network", "data", "tau"))
+    figure.set_size_inches(7.4, 1.1 + len(sides) * (0.45 + 0.17 * len(data)))
+    names = [re.sub(r"\.[\w.]+", "", name) for name in data]  # without the endings of files
+    panels = figure.subplots(len(sides), len(networks), sharex=True, sharey=True, squeeze=False)
+    for (title, shards), row in zip(sides, panels, strict=True):
+        for network, axes in zip(networks, row, strict=True):
+            table = found[title]
+            here = table[(table["network"] == network) & (table["partition"] == shards)]
+            for _, point in here.iterrows():
+                x, y = taus.index(point["tau"]), data.index(point["data"])
+                _tile(axes, x, y, 0.28, styles[point["predicted"]])
+                _tile(axes, x + 0.3, y, 0.64, styles[point["winner"]])
+                bound = "" if point["exact"] else ">"
+                digits = 1 if point["lead"] < 10.0 else 0
+                lead = f"{bound}{point['lead']:.{digits}f}" if point["winner"] else "–"
+                ground = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
+                place = {"ha": "center", "va": "center", "fontsize": 6.5}
+                axes.text(x + 0.62, y + 0.52, lead, color="black", bbox=ground, **place)
+            axes.set_title(f"{network}, shards: {shards}\n{title}", fontsize=7.5)
+            axes.set_xticks(np.arange(len(taus)) + 0.5, [f"{tau:g}" for tau in taus], fontsize=7)
+            axes.set_yticks(np.arange(len(data)) + 0.5, names, fontsize=7)
+            axes.set(xlim=(-0.05, len(taus)), ylim=(len(data), -0.05))
+            axes.tick_params(length=0)
+            axes.spines[:].set_visible(False)
+    for axes in panels[-1]:
+        axes.set_xlabel("time of a message, τ", fontsize=7.5)
+    patches = [Patch(label=label, **style) for label, style in styles.items() if label in shown]
+    figure.legend(handles=patches, loc="outside lower center", ncols=4, fontsize=7.5)
+
+
+def _tile(axes: Axes, x: float, y: float, width: float, style: dict[str, object]) -> None:
+    axes.add_patch(Rectangle((x, y + 0.04), width, 0.92, **style))

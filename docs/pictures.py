@@ -74,8 +74,8 @@ def draw_architecture(figure: Figure) -> None:
     axes.set_axis_off()
 
 
-#: The picture of the README, which is kept beside it: forges show no page that a build has made.
-FIRST = ROOT / "docs" / "style" / "first.svg"
+#: The pictures of the README, which are kept beside it: forges show no page that a build has made.
+FIRST, MAP = (ROOT / "docs" / "style" / name for name in ("first.svg", "map.svg"))
 PICTURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "architecture": (draw_architecture, (5.2, 6.2)),
     "augmented": (drawings.draw_augmented, (5.2, 2.7)),
@@ -87,6 +87,7 @@ PICTURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "constants": (drawings.draw_constants, (5.2, 3.2)),
     "nonsmooth": (drawings.draw_nonsmooth, (5.2, 3.2)),
     "intervals": (drawings.draw_intervals, (5.2, 3.8)),
+    "map": (drawings.draw_map, (7.4, 6.0)),
 }
 
 
@@ -114,6 +115,12 @@ def write_first() -> None:
     write_picture(FIRST, drawings.draw_first, (5.6, 2.6), data)
 
 
+def write_map() -> None:
+    """Write the map of the README, and in it a hash of the table that it was drawn from."""
+    write_picture(MAP, *PICTURES["map"], drawings.map_stamp())
+
+
 if __name__ == "__main__":
     write_pictures(Path(__file__).with_name("pictures"))
     write_first()
+    write_map()

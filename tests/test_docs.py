@@ -220,7 +220,7 @@ def test_kept_tables_are_all_shown(pages: dict[str, str]) -> None:
     def words(text: str) -> str:
         return re.sub(r"\W+", " ", html.unescape(re.sub(r"<[^>]+>", " ", text)))
 
-    shown = words(pages["benchmarks"] + pages["reproducibility"])
+    shown = words(pages["benchmarks"] + pages["reproducibility"] + pages["map"])
     for path in (ROOT / "benchmarks" / "results").glob("*.md"):
         rows = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|")][2:]
         assert words(rows[0].strip("|").partition("|")[0]).strip() in shown, path.name
@@ -238,6 +238,13 @@ def test_readme_shows_what_the_package_computes(kept: ModuleType) -> None:
     assert data.keys() == now.keys()
     for name, values in now.items():
         assert data[name] == pytest.approx(values, rel=1e-6), name
+
+
+def test_readme_shows_the_map_of_the_kept_table(kept: ModuleType) -> None:
+    from drawings import map_stamp
+
+    drawn = (DOCS / "style" / "map.svg").read_text(encoding="utf-8")
+    assert f"<dc:description>{map_stamp()}<" in drawn
 
 
 def test_pictures_have_no_texts_or_boxes_that_overlap(kept: ModuleType) -> None:

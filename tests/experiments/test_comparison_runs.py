@@ -118,6 +118,12 @@ def test_run_method_ends_at_the_given_time_or_passes() -> None:
     for entry in slow.methods:
         end = run_method(slow, entry, 0).frame["time"].iloc[-1]
         assert 250.0 <= end <= 600.0
+    # A run in stages watches its clock, whose pace changes from stage to stage.
+    adaptive = small(target=1e-30, max_time=3000.0, network="grid:4x4", methods=["adfs:parameters=adaptive"])
+    run = run_method(adaptive, adaptive.methods[0], 0)
+    assert run.history is not None
+    assert len(run.history.stages) > 1
+    assert 2900.0 <= run.frame["time"].iloc[-1] <= 3000.0
     passes = small(target=1e-30, max_time=None, max_passes=7.0)
     run = run_method(passes, passes.methods[1], 0)
     assert run.frame["passes"].iloc[-1] == 7.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
 from adfs.errors import InputError
-from adfs.experiments import Comparison, DataSpec, DelaySpec, MethodSpec, read_comparison
+from adfs.experiments import Comparison, DataSpec, DelaySpec, MethodSpec, read_comparison, read_grid
 from adfs.experiments.inputs import gaussians, make_network, make_problem
 from adfs.experiments.runner import fingerprint
 from adfs.network import Network, changing_network
@@ -247,7 +248,12 @@ def test_comparison_reads_graph_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.stem)
 def test_examples_name_existing_methods_and_losses(path: Path) -> None:
-    read_comparison(path).check_names()
+    over_grid = "\n[grid]\n" in path.read_text(encoding="utf-8")
+    described = (
+        [point.comparison for column in read_grid(path).columns() for point in column] if over_grid else []
+    )
+    for comparison in described or [read_comparison(path)]:
+        comparison.check_names()
 
 
 def test_make_problem_normalises_columns_of_libsvm_text_without_zeros(tmp_path: Path) -> None:
@@ -272,6 +278,12 @@ def test_gaussians_are_the_papers_data() -> None:
     assert (problem.n_nodes, problem.n_samples, problem.n_features, network.name) == (9, 90, 10, "grid:3x3")
     assert all(shard.y.sum() == 0.0 for shard in problem.shards)
     assert make_problem(comparison, 0)[0] is problem
+    # What does not change the problem does not make it again; a split by label does.
+    later = dataclasses.replace(comparison, tau=50.0, max_time=10.0, title="later")
+    assert make_problem(later, 0)[0] is problem
+    uneven, _ = make_problem(dataclasses.replace(comparison, partition="label"), 0)
+    assert sum(abs(shard.y.sum()) for shard in uneven.shards) > 20.0
+    assert np.array_equal(np.sort(uneven.X[:, 0]), np.sort(problem.X[:, 0]))
     assert not np.array_equal(make_problem(comparison, 1)[0].X, problem.X)
 
 

@@ -16,7 +16,7 @@ from adfs.errors import ExitCode, InputError, unknown_name
 from adfs.files import check_outputs, write_whole
 
 if TYPE_CHECKING:
-    from adfs.experiments import Comparison, Results
+    from adfs.experiments import Comparison, Grid, Results
     from adfs.network import Network
     from adfs.problem import Problem
 
@@ -258,21 +258,24 @@ def compare(
     file: Annotated[
         Path | None, typer.Argument(help="A comparison in TOML; the options override it.")
     ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The values in [quick] instead of [grid].")] = False,
 ) -> None:
     """Compare methods on a problem and a network: traces, figures, a table, and a page.
 
     The comparison is described in a TOML file, by options, or both. Finished runs are kept in the folder: the
-    same command continues after an interruption.
+    same command continues after an interruption. A file with a table [grid] of lists is a comparison for each
+    combination of their values, and the result is a table of who wins where.
 
     Examples
     --------
     adfs compare comparison.toml
     adfs compare comparison.toml --seeds 10 --tau 50 --out slow-network
     adfs compare --data sklearn:breast_cancer --network grid:3x3 --method adfs --method msda --seeds 3
+    adfs compare map.toml --quick --jobs 2
     adfs compare covtype.toml --data covtype.libsvm.binary.scale.bz2 --jobs 4
     adfs compare comparison.toml --import mymethod.py --method mine --method adfs:parameters=paper
     """
-    from adfs.experiments import run_comparison, write_folder
+    from adfs.experiments import Grid, run_comparison, run_grid, write_folder
 
     # A wrong format of the traces is reported now, not after hours of running.
     if results.traces not in ("csv", "parquet"):
@@ -280,36 +283,49 @@ def compare(
     if results.traces == "parquet" and find_spec("pyarrow") is None:
         raise InputError("parquet needs pyarrow: pip install pyarrow, or use --traces csv")
     # The file, the options, or both.
-    described = _described(file, data, comparison)
+    described = _described(file, data, comparison, quick)
     # The folder is named after the file, which must not be overwritten.
     folder = results.out or Path(file.stem if file is not None and file.suffix == ".toml" else "comparison")
     if folder.is_file():
         raise InputError(f"{folder} is a file: name a folder for the results with --out")
+    if isinstance(described, Grid):
+        run_grid(described, folder, origin=file, **runner.settings())
+        print((folder / "winners.md").read_text(encoding="utf-8"))
+        print(folder / "times.csv")
+        return
     runs = run_comparison(described, folder, origin=file, **runner.settings())
     write_folder(runs, folder, traces=results.traces)
     _show_times(runs)
     print(f"\n{folder / 'report.html'}")
 
 
-def _described(file: Path | None, data: DataOptions, comparison: ComparisonOptions) -> Comparison:
+def _described(
+    file: Path | None, data: DataOptions, comparison: ComparisonOptions, quick: bool
+) -> Comparison | Grid:
     """Return the comparison of a file, of options, or of both."""
-    from adfs.experiments import Comparison, read_comparison
+    from adfs.experiments import Comparison, Grid, read_comparison, read_grid
+    from adfs.experiments.inputs import read_table
 
     # Only the options that were given override the file.
     table = {name: value for name, value in asdict(comparison).items() if value is not None}
     source = {name: value for name, value in asdict(data).items() if value is not None}
     if source:
         table["data"] = source
+    over_grid = file is not None and "grid" in read_table(file)
+    if quick and not over_grid:
+        raise InputError("--quick is for a file with the tables [grid] and [quick]")
+    described: Comparison | Grid
     # A file may be complete without any option; options alone must name the data.
     if file is not None:
-        described = read_comparison(file, table)
+        described = read_grid(file, table, quick=quick) if over_grid else read_comparison(file, table)
     elif source and data.source is None:
         raise InputError("--data is missing: a file, gaussians, synthetic:900x10, or sklearn:breast_cancer")
     else:
         described = Comparison.from_table(table, base=Path.cwd())
     # Importing runs code, so the command reports it.
-    if described.imports:
-        print(f"adfs: imports {', '.join(described.imports)}", file=sys.stderr)
+    imports = described.table.get("imports", ()) if isinstance(described, Grid) else described.imports
+    if imports:
+        print(f"adfs: imports {', '.join(imports)}", file=sys.stderr)
     return described
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from adfs.algorithms import METHODS, get_method
-from adfs.data.read import check_name
 from adfs.errors import InputError, unknown_name
 from adfs.experiments.inputs import (
     TomlTable,
@@ -21,12 +19,14 @@ from adfs.experiments.inputs import (
     check_types,
     field_names,
     has_type,
-    is_data_file,
     is_sequence,
     plain_graph,
     read_record,
+    read_table,
     read_word,
     to_toml,
+    with_one_network,
+    with_paths,
     without_defaults,
 )
 from adfs.files import JsonObject, load_modules
@@ -45,9 +45,9 @@ class DataSpec:
     Parameters
     ----------
     source : str
-        ``"gaussians"``: the paper's two classes, N(−1, I) and N(1, I), balanced at every node;
-        ``"synthetic:900x10"``; ``"sklearn:breast_cancer"`` and its like; otherwise a file (LIBSVM text, .npz,
-        CSV, parquet).
+        ``"gaussians"``: the paper's two classes, N(−1, I) and N(1, I), balanced at every node unless they are
+        split by label; ``"synthetic:900x10"``; ``"sklearn:breast_cancer"`` and its like; otherwise a file
+        (LIBSVM text, .npz, CSV, parquet).
     samples_per_node : int, optional
         m. Needed for ``"gaussians"``. Of other data so many random samples are taken for each node; all by
         default.
@@ -350,14 +350,14 @@ class Comparison:
         ``data`` and ``delays`` may be one word (the source, the law) or tables; ``seeds`` a list or how many;
         ``methods`` names or tables. Paths are relative to ``base``, where it is given.
         """
-        table = _with_one_network(table)
+        table = with_one_network(table)
         check_keys(table, cls, "a comparison")
         for key in ("data", "network", "methods"):
             if key not in table:
                 raise InputError(
                     f"a comparison needs {key!r}: add it to the file or give --{key.removesuffix('s')}"
                 )
-        values = dict(table) if base is None else _with_paths(table, base)
+        values = dict(table) if base is None else with_paths(table, base)
         # Data and delays may be given as one word, or as tables.
         values["data"] = read_record(DataSpec, "data", "source", values["data"])
         values["delays"] = read_record(DelaySpec, "delays", "law", values.get("delays", {}))
@@ -400,49 +400,8 @@ def read_comparison(path: str | Path, overrides: TomlTable | None = None) -> Com
     overrides : mapping, optional
         Fields that replace those of the file. Paths here are relative to the working directory.
     """
-    path = Path(path)
+    table = read_table(path, overrides)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}") from None
-    # Paths in the file are relative to it, paths of flags to the working directory.
-    table = _with_paths(table, path.parent.absolute())
-    replaced = _with_paths(overrides or {}, Path.cwd())
-    # A flag about the data replaces one key of the table, not the table.
-    if isinstance(table.get("data"), Mapping) and isinstance(replaced.get("data"), Mapping):
-        replaced["data"] = {**table["data"], **replaced["data"]}
-    try:
-        return Comparison.from_table(table | replaced)
+        return Comparison.from_table(table)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-
-
-def _with_one_network(table: TomlTable) -> JsonObject:
-    """Return the table of a comparison with its ``networks`` as ``network``."""
-    if {"network", "networks"} <= set(table):
-        raise InputError("a comparison has a network or networks, not both: remove one of the keys")
-    return {"network" if key == "networks" else key: value for key, value in table.items()}
-
-
-def _with_paths(table: TomlTable, base: Path) -> JsonObject:
-    """Return the table of a comparison with absolute paths; malformed entries are left for later checks."""
-    values = _with_one_network(table)
-    network, imports = values.get("network"), values.get("imports", ())
-    if isinstance(values.get("data"), str):
-        values["data"] = {"source": values["data"]}
-    data = values.get("data")
-    source = data.get("source") if isinstance(data, Mapping) else None
-    if isinstance(source, str) and is_data_file(source):
-        check_name(source)  # before an address looks like a path
-        if source == "-":
-            raise InputError(
-                "a comparison reads its data again and again, which standard input (-) does not allow"
-            )
-        values["data"] = {**values["data"], "source": str(base / source)}
-    if isinstance(network, str) and is_graph_file(network):
-        values["network"] = str(base / network)
-    if imports and has_type(imports, "tuple[str, ...]"):
-        values["imports"] = [str(base / name) if name.endswith(".py") else name for name in imports]
-    return values

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
 from adfs.data import ReadOptions, Table, read_source
+from adfs.data.read import check_name
 from adfs.data.table import labels_for
 from adfs.errors import InputError, unknown_name
 from adfs.files import JsonObject
 from adfs.network import Network, changing_network
+from adfs.network.inputs import is_graph_file
 from adfs.problem import Problem, get_loss
 from adfs.problem.losses import Loss
 from adfs.problem.samples import Matrix
@@ -61,12 +65,17 @@ def make_network(comparison: Comparison) -> Network:
     return network.losing(comparison.lost)
 
 
-@lru_cache(maxsize=1)
 def make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
     """Return the problem of a seed and the network.
 
     The last problem is kept: the methods of a comparison share it, and its optimum is computed once.
     """
+    # Comparisons that differ in these fields alone share it, too.
+    return _make_problem(dataclasses.replace(comparison, title="-", tau=1.0, max_time=None), seed)
+
+
+@lru_cache(maxsize=1)
+def _make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
     data, network, loss = comparison.data, make_network(comparison), get_loss(comparison.loss)
     chosen, partition = seed if data.seed is None else data.seed, comparison.partition
     if data.source == "gaussians":
@@ -74,8 +83,8 @@ def make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
         if loss.task != "classification":
             raise InputError(f"gaussians are two classes, and the loss {loss.name!r} is for numbers")
         X, y = gaussians(data.samples_per_node * network.n_nodes, data.n_features or 10, chosen)
-        # The paper's data are balanced at every node, whatever the partition.
-        weights, partition = None, "contiguous"
+        # The paper's data are balanced at every node, unless they are to be split by label.
+        weights, partition = None, partition if partition == "label" else "contiguous"
     else:
         table = _read_file(data) if is_data_file(data.source) else read_source(data.source, seed=chosen)
         X, y, weights = _samples(table, data, loss, network.n_nodes, chosen)
@@ -248,3 +257,53 @@ def to_toml(value: object) -> str:
         return "[" + ", ".join(to_toml(entry) for entry in value) + "]"
     # TOML writes text, numbers and truth values as JSON does, and keeps letters of all languages.
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+# --------------------------------------------------------------------------- files
+
+
+def read_table(path: str | Path, overrides: TomlTable | None = None) -> JsonObject:
+    """Read the table of a comparison from a TOML file; see `adfs.experiments.read_comparison`."""
+    path = Path(path)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not TOML: {error}") from None
+    # Paths in the file are relative to it, paths of flags to the working directory.
+    table = with_paths(table, path.parent.absolute())
+    replaced = with_paths(overrides or {}, Path.cwd())
+    # A flag about the data replaces one key of the table, not the table.
+    if isinstance(table.get("data"), Mapping) and isinstance(replaced.get("data"), Mapping):
+        replaced["data"] = {**table["data"], **replaced["data"]}
+    return table | replaced
+
+
+def with_one_network(table: TomlTable) -> JsonObject:
+    """Return the table of a comparison with its ``networks`` as ``network``."""
+    if {"network", "networks"} <= set(table):
+        raise InputError("a comparison has a network or networks, not both: remove one of the keys")
+    return {"network" if key == "networks" else key: value for key, value in table.items()}
+
+
+def with_paths(table: TomlTable, base: Path) -> JsonObject:
+    """Return the table of a comparison with absolute paths; malformed entries are left for later checks."""
+    values = with_one_network(table)
+    network, imports = values.get("network"), values.get("imports", ())
+    if isinstance(values.get("data"), str):
+        values["data"] = {"source": values["data"]}
+    data = values.get("data")
+    source = data.get("source") if isinstance(data, Mapping) else None
+    if isinstance(source, str) and is_data_file(source):
+        check_name(source)  # before an address looks like a path
+        if source == "-":
+            raise InputError(
+                "a comparison reads its data again and again, which standard input (-) does not allow"
+            )
+        values["data"] = {**values["data"], "source": str(base / source)}
+    if isinstance(network, str) and is_graph_file(network):
+        values["network"] = str(base / network)
+    if imports and has_type(imports, "tuple[str, ...]"):
+        values["imports"] = [str(base / name) if name.endswith(".py") else name for name in imports]
+    return values

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import joblib
 from joblib.externals.loky import get_reusable_executor
@@ -37,6 +37,9 @@ from adfs.runtimes.options import describe
 from adfs.stages import rule_for
 from adfs.theory import BlockParameters, Parameters, node_sizes
 from adfs.threads import single_threaded
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 # A run continues to a tenth of its target, because the error of an accelerated method may rise again.
 _SHARE_OF_TARGET = 0.1
@@ -75,13 +78,17 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
     # The first record is at a thousandth of the longest run; later ones are spaced by a factor.
     grid = Grid(first=max(1.0, 1e-3 * last), per_decade=comparison.records, unit="events")
     adapts = rule_for(method, problem, entry.parameters) is not None
+    # The pace of a run in stages changes, so such a run watches its clock itself.
+    watched = comparison.max_time if adapts else None
     options = RunOptions(
         parameters=entry.parameters if adapts else constants,
         schedule=entry.schedule,
         tau=comparison.tau,
         seed=seed,
         tol=_SHARE_OF_TARGET * target / problem.value_at_zero,
-        events=last,
+        events=last if watched is None else None,
+        max_passes=None if watched is None else comparison.max_passes,
+        time=watched,
         delays=delays,
         record=Record(("suboptimality", "worst", "consensus"), grid=grid, stop_on="suboptimality"),
         read=entry.read,
@@ -163,23 +170,31 @@ def _marks(comparison: Comparison, entry: MethodSpec, seed: int) -> JsonObject:
 
 
 class Task(NamedTuple):
-    """A run of a comparison, and the file that it is kept in."""
+    """A run of a comparison, the file that it is kept in, and the idealised time after which it is given up.
+
+    The file may hold a run that was given up at another time, if that was not earlier.
+    """
 
     comparison: Comparison
     entry: MethodSpec
     seed: int
     path: Path
+    patience: float = math.inf
 
 
-def is_finished(task: Task) -> bool:
-    """Whether a task has a finished run, which gets new times if only the delays changed."""
+def is_finished(task: Task, path: Path | None = None) -> bool:
+    """Whether a task has a finished run, which gets new times if only the delays changed.
+
+    ``path`` is another place to look for it: the file of a comparison that differs in the delays.
+    """
     try:
-        run = Run.load(task.path)
+        run = Run.load(path or task.path)
     except InputError:  # no run, or a damaged one
         return False
     kept = run.details.get("fingerprint")
     if kept == fingerprint(task.comparison, task.entry, task.seed):
-        return True
+        given_up = run.outcome is Outcome.OUT_OF_BUDGET
+        return not given_up or bool(run.details.get("patience", math.inf) >= task.patience)
     # The same settings except the delays? A run of an earlier version does not have its delays.
     timing = run.details.get("timing")
     if timing is None:
@@ -195,7 +210,8 @@ def _save_new_times(run: Run, task: Task, old_tau: float) -> bool:
     and through the time at which a run ends. In these cases the run must be repeated.
     """
     comparison, entry, seed = task.comparison, task.entry, task.seed
-    if run.history is not None or (comparison.max_time is not None and not run.converged):
+    limited = comparison.max_time is not None or "patience" in run.details
+    if run.history is not None or (limited and not run.converged):
         return False
     # The parameters for the old and for the new τ must be the same.
     problem, network = make_problem(comparison, seed)
@@ -216,7 +232,7 @@ def _save_new_times(run: Run, task: Task, old_tau: float) -> bool:
     return True
 
 
-def _prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: bool) -> None:
+def prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: bool) -> None:
     """Make the folder ready for a comparison."""
     description = folder / "comparison.toml"
     made_from = None
@@ -278,21 +294,29 @@ def run_comparison(
     """
     folder = Path(folder)
     comparison.check_names()
-    _prepare(folder, comparison, origin, fresh)
+    prepare(folder, comparison, origin, fresh)
     tasks = [
         Task(comparison, entry, seed, run_path(folder, entry, seed))
         for seed in comparison.seeds
         for entry in comparison.methods
     ]
-    _run_all([task for task in tasks if not is_finished(task)], jobs, progress)
+    missing = [task for task in tasks if not is_finished(task)]
+    for outcome in in_processes(make_run, missing, jobs, progress, folder / "runs"):
+        if isinstance(outcome, InputError):
+            raise outcome
     return load_runs(comparison, folder)
 
 
-def _run_all(tasks: Sequence[Task], jobs: int, progress: bool | None) -> None:
-    """Make the runs, print how far they are, and raise the first error after the last run."""
-    # Errors are collected, so that one method that cannot run does not stop the others.
+def in_processes(
+    make: Callable[[T], tuple[str, R]], tasks: Sequence[T], jobs: int, progress: bool | None, kept: Path
+) -> list[R]:
+    """Make each task, print how far they are, and return the results in the order of the tasks.
+
+    ``make`` returns a line about a task and its result. A result may be an error, so that one task that
+    cannot be made does not stop the others. ``kept`` is the folder of finished runs.
+    """
     shown = sys.stderr.isatty() if progress is None else progress
-    begun, errors = time.monotonic(), []
+    begun, results = time.monotonic(), dict[int, R]()
     # With one job the runs are made in this process.
     parallel = joblib.Parallel(
         min(jobs, len(tasks)) or 1,
@@ -301,20 +325,19 @@ def _run_all(tasks: Sequence[Task], jobs: int, progress: bool | None) -> None:
         initializer=_start_worker,
     )
     try:
-        outcomes = parallel(joblib.delayed(_make)(task) for task in tasks)
-        for count, (name, outcome) in enumerate(outcomes, start=1):
-            if isinstance(outcome, InputError):
-                errors.append(outcome)
-            elif shown:
+        for number, (line, result) in parallel(
+            joblib.delayed(_numbered)(number, make, task) for number, task in enumerate(tasks)
+        ):
+            results[number] = result
+            if shown and not isinstance(result, InputError):
                 spent = time.monotonic() - begun
-                sys.stderr.write(f"{count:>4}/{len(tasks)} {spent:6.0f} s  {name}: error {outcome:.1e}\n")
+                sys.stderr.write(f"{len(results):>4}/{len(tasks)} {spent:6.0f} s  {line}\n")
     except BrokenProcessPool:
         raise AdfsError(
             "a process of the comparison ended unexpectedly, perhaps for lack of memory; "
             "try again with --jobs 1: finished runs are kept"
         ) from None
     except KeyboardInterrupt:
-        kept = tasks[0].path.parent
         raise RunsInterruptedError(
             f"finished runs are kept in {kept}; the same command continues from there"
         ) from None
@@ -322,8 +345,11 @@ def _run_all(tasks: Sequence[Task], jobs: int, progress: bool | None) -> None:
         # joblib would keep its processes, which have the working directory and the imports of this call.
         if jobs > 1:
             get_reusable_executor().shutdown(kill_workers=True)
-    if errors:
-        raise errors[0]
+    return [results[number] for number in range(len(tasks))]
+
+
+def _numbered(number: int, make: Callable[[T], R], task: T) -> tuple[int, R]:
+    return number, make(task)
 
 
 def _start_worker() -> None:
@@ -332,9 +358,9 @@ def _start_worker() -> None:
     single_threaded.__enter__()  # never left: there are as many processes as cores
 
 
-def _make(task: Task) -> tuple[str, float | InputError]:
-    """Make one run and keep it; return its name, and its last error or the reason why it cannot run."""
-    comparison, entry, seed, path = task
+def make_run(task: Task) -> tuple[str, InputError | None]:
+    """Make one run and keep it; return its name and its last error, and the reason if it cannot run."""
+    comparison, entry, seed, path, patience = task
     name = f"{path.parent.parent.name}: {entry.label}, seed {seed}"
     at_fault = ""
     try:
@@ -343,10 +369,15 @@ def _make(task: Task) -> tuple[str, float | InputError]:
         _, network = make_problem(comparison, seed)
         comparison.delays.make(comparison.tau, network).pace(network, seed)
         at_fault = f"{entry.label}: "
-        run = run_method(comparison, entry, seed)
+        most = min(patience, comparison.max_time or math.inf)
+        limited = dataclasses.replace(comparison, max_time=most) if most < math.inf else comparison
+        run = run_method(limited, entry, seed)
     except InputError as error:
         return name, InputError(f"{at_fault}{error}")
     if run.outcome is Outcome.STOPPED:  # by Ctrl-C, which ends a run in order
         raise KeyboardInterrupt
+    if patience < math.inf:
+        details = run.details | _marks(comparison, entry, seed) | {"patience": patience}
+        run = dataclasses.replace(run, details=details)
     run.save(path)
-    return name, float(run.frame["suboptimality"].iloc[-1])
+    return f"{name}: error {run.columns['suboptimality'][-1]:.1e}", None
