@@ -291,13 +291,13 @@ def end_at(client: Any, seconds: float, *, kill: bool) -> threading.Thread:
 def test_dask_tells_of_a_lost_worker_or_resumes_to_the_same_bits(kill: bool, tmp_path: Path) -> None:
     X, y, *_ = task()
     one = parts_of((160, 140, 180, 120))
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        expected = bits(long_fit(client).set_params(cluster=None, **one).fit(X, y))
-        assert bits(long_fit(client).fit(*spread(client, X, y))) == expected
-        for number, moment in enumerate(np.random.default_rng(5).random(4)):
+    for number, moment in enumerate(np.random.default_rng(5).random(4)):
+        # Each loss has workers of its own: when a lost one is replaced is Dask's affair.
+        with (
+            distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            expected = bits(long_fit(client).set_params(cluster=None, **one).fit(X, y))
             rows, labels = spread(client, X, y)
             client.run(slow_down, 0.004)  # workers that start later are faster
             ending = end_at(client, 3.0 * moment, kill=kill)
@@ -313,8 +313,3 @@ def test_dask_tells_of_a_lost_worker_or_resumes_to_the_same_bits(kill: bool, tmp
             with told:
                 assert bits(model.fit(rows, labels)) == expected
             ending.join()
-            # A nanny starts a killed worker again; a retired one is gone.
-            cluster.scale(2 if kill else 3 + number)
-            client.wait_for_workers(2, timeout=60)
-            while len(client.run(os.getpid, on_error="ignore")) != 2:
-                time.sleep(0.1)
