@@ -210,7 +210,7 @@ def test_poisson_windows_of_many_clocks_hold_fewer_events_than_clocks():
     """A window of a cell per clock would be as long as everything else that a million nodes need."""
     schedule = ring(1_000_000, rows=1)
     _, events = next(schedule.windows(0, np.inf))
-    assert events.time.size == pytest.approx(np.sqrt(4e6 * 2**20), rel=0.01)
+    assert events.time.size == pytest.approx(np.sqrt(4e6 * 2**19), rel=0.01)
 
 
 def test_poisson_streams_by_turns_do_not_share_events(monkeypatch):

@@ -18,7 +18,7 @@ from adfs.errors import InputError
 from adfs.network import inputs
 from adfs.network.distances import Resistances, diameter_bounds, resistances
 from adfs.network.graphs import build_graph
-from adfs.network.spectrum import EigenPair, largest_eigenvalue, second_eigenpair
+from adfs.network.spectrum import ACCEPTED_ERROR, EigenPair, largest_eigenvalue, second_eigenpair
 
 if TYPE_CHECKING:
     import networkx
@@ -266,6 +266,11 @@ class Network:
     def second_eigenpair(self) -> EigenPair:
         """λ_2 of the Laplacian with its vector and its residual."""
         return second_eigenpair(self)
+
+    @cached_property
+    def connectivity_bound(self) -> float:
+        """A lower bound of λ_2, at most a hundredth below it: quicker than λ_2 itself on large networks."""
+        return second_eigenpair(self, tolerance=ACCEPTED_ERROR).lower
 
     @property
     def algebraic_connectivity(self) -> float:

@@ -46,7 +46,7 @@ COUNT_THRESHOLDS = _count_thresholds()
 _CELLS = 128
 _MOST_EVENTS = _CELLS * COUNT_THRESHOLDS.size
 #: Events of a window from which on the sort of exchanges by 16 bits leaves more than a few ties.
-_LONG_WINDOW = 2.0**20
+_LONG_WINDOW = 2.0**19
 
 _COUNT, _EVENT = np.uint64(Domain.POISSON_COUNT), np.uint64(Domain.POISSON_EVENT)
 _11, _32 = np.uint64(11), np.uint64(32)
@@ -290,8 +290,7 @@ class PoissonSchedule(Schedule):
     def _windows(
         self, start: float, stop: float, wanted: NDArray[np.bool_], slack: float = 1.05
     ) -> Iterator[tuple[float, Events]]:
-        rate = self.probability * wanted
-        actors = np.flatnonzero(rate).astype(np.int32)
+        actors = np.flatnonzero(wanted & (self.probability > 0.0)).astype(np.int32)
         if actors.size == 0:
             yield stop, empty_events(0)
             return
@@ -299,10 +298,11 @@ class PoissonSchedule(Schedule):
         # exchanges with the same 16 bits; the sum of both costs is least at the root of the number of clocks.
         cells = CELL_MEAN * actors.size
         events = max(LEAST_EVENTS, math.sqrt(cells * min(cells, _LONG_WINDOW)))
-        length = min(events / float(rate.sum()), stop - start)
+        rate = float((self.probability * wanted).sum())
+        length = min(events / rate, stop - start)
         clocks = self._clocks(start, actors)
         # About one cell per clock can reach into the next window, since the cells of all clocks may coincide.
-        size = int(slack * (length * float(rate.sum()) + cells)) + _MOST_EVENTS
+        size = int(slack * (length * rate + cells)) + _MOST_EVENTS
         drawn, waiting, out = np.empty(size, dtype=DRAWN), np.empty(size, dtype=DRAWN), empty_events(0)
         kept, windows, lower = 0, 0, start
         while lower < stop:
