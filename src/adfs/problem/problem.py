@@ -255,7 +255,7 @@ class Problem(FiniteSum):
             most = np.abs(self.labels)
         most = most + (self.n_outputs - 1)
         squares = np.where(self.active, self.weights * most * most, 0.0)
-        self.margin_scales = scales.copy()
+        self.margin_scales = scales if parts.scan is None else scales.copy()
         self.margin_scales[:, 2] = evaluation.node_sums(squares, self.node_starts)
         self._parts = parts._replace(loss=loss, scan=scan)
 
