@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -154,6 +155,38 @@ def test_second_eigenpair_has_the_same_bits_again() -> None:
         two = by_way(way, Network("small-world:400,4,0.1"))
         assert one.value == two.value
         assert np.array_equal(one.vector, two.vector)
+
+
+def test_second_eigenpair_to_a_tolerance_stops_only_when_no_start_vector_hides_the_eigenvalue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The steps are those that the theorem asks for, which does not look at the residual."""
+    network = Network("random-regular:100000,8")
+    steps, three_term = [], spectrum._three_term
+
+    def counted(*arguments: object) -> Iterator[tuple[float, float, np.ndarray]]:
+        steps.append(0)
+        for step in three_term(*arguments):  # type: ignore[arg-type]
+            steps[-1] += 1
+            yield step
+
+    monkeypatch.setattr(spectrum, "_three_term", counted)
+    exact, rough = second_eigenpair(network), second_eigenpair(network, tolerance=1e-2)
+    full, few = steps[0], steps[2]
+    share = 1e-2 * exact.value / (8 + 2 * math.sqrt(7))  # of the width of the spectrum
+    assert 1.648 * math.sqrt(100_000) * math.exp(-(2 * few - 1) * math.sqrt(share)) <= 1e-9
+    assert few < 0.8 * full
+    assert rough.value == pytest.approx(exact.value, rel=1e-4)
+    assert rough.error == pytest.approx(1e-2)
+    assert network.connectivity_bound == rough.lower <= 0.991 * exact.value
+
+
+def test_second_eigenpair_to_a_tolerance_has_all_digits_where_they_cost_less() -> None:
+    for name in ("grid:30x30", "random-regular:5000,8", "small-world:2000,4,0.1"):
+        network = Network(name)
+        exact, rough = second_eigenpair(network), second_eigenpair(network, tolerance=1e-2)
+        assert (rough.value, rough.lower) == (exact.value, exact.lower)
+        assert np.array_equal(rough.vector, exact.vector)
 
 
 @pytest.mark.parametrize(

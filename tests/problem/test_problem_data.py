@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
+from adfs.errors import InputError
 from adfs.problem import Problem, Samples, evaluation, gaps, split
 from adfs.problem.losses import Loss, get_loss
 from adfs.problem.samples import DenseRows, Rows, SparseRows, row_column, row_entry, row_span, rows_of
@@ -174,6 +175,16 @@ def test_split_gives_every_row_to_one_node(name: str, n_nodes: int) -> None:
     if name != "label":
         sizes = [part.size for part in parts]
         assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("n_nodes", [1, 2, 3, 7, 10])
+def test_problem_takes_contiguous_rows_as_split_does(n_nodes: int) -> None:
+    problem = Problem(np.eye(10), np.ones(10), "squared", n_nodes=n_nodes)
+    sizes = [part.size for part in split("contiguous", np.ones(10), n_nodes)]
+    assert np.diff(problem.node_starts).tolist() == sizes
+    assert sizes == [part.size for part in np.array_split(np.arange(10), n_nodes)]
+    with pytest.raises(InputError, match="concentration"):
+        Problem(np.eye(10), np.ones(10), "squared", n_nodes=n_nodes, concentration=1.0)
 
 
 def test_split_at_random_depends_on_the_seed() -> None:

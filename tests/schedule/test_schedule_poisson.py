@@ -206,6 +206,13 @@ def test_poisson_stream_needs_some_two_hundred_bytes_per_clock():
     assert peak < 250 * schedule.probability.size
 
 
+def test_poisson_windows_of_many_clocks_hold_fewer_events_than_clocks():
+    """A window of a cell per clock would be as long as everything else that a million nodes need."""
+    schedule = ring(1_000_000, rows=1)
+    _, events = next(schedule.windows(0, np.inf))
+    assert events.time.size == pytest.approx(np.sqrt(4e6 * 2**19), rel=0.01)
+
+
 def test_poisson_streams_by_turns_do_not_share_events(monkeypatch):
     schedule = ring(50)
     expected = [schedule.block(0, 3000), schedule.block(1234.5, 4000)]

@@ -73,7 +73,8 @@ class AdfsProcess(LagProcess, EventProcess):
         probability = np.where(parameters.node_probability > 0.0, parameters.node_probability, 1.0)[block]
         mixing = parameters.root_sums[block] * (parameters.contraction / probability)
         steps = parameters.virtual_weight[block] / parameters.dual_curvature
-        self.hold(adfs_parts(setting, mixing, steps, *parameters.edge_steps()), problem)
+        edges = np.stack(parameters.edge_steps(), axis=1)
+        self.hold(adfs_parts(setting, mixing, steps, edges), problem)
         self.parts = self.adfs
 
 

@@ -38,15 +38,12 @@ class BlockParts(NamedTuple):
 @inlined
 def _all_compute(parts: AdfsParts, window: RoundWindow, t: int) -> None:
     """Do one sample at every node that has any, and prefetch the rows of the coming rounds."""
-    samples, state, slot, ends = parts.samples, parts.state, parts.constants.slot, parts.constants.ends
     r = t - window.bounds[0]
     last = window.starts[window.gossips.size]
     for e in range(window.starts[r], window.starts[r + 1]):
         if e + 2 * AHEAD < last:
-            fetch_early(samples, state.duals, window.samples[e + 2 * AHEAD])
-            fetch_late(
-                samples.rows, state.centers, slot, ends, window.actors[e + AHEAD], window.samples[e + AHEAD]
-            )
+            fetch_early(parts.samples, parts.state.duals, window.samples[e + 2 * AHEAD])
+            fetch_late(parts, window.actors[e + AHEAD], window.samples[e + AHEAD])
         compute(parts, np.uint64(window.nodes[e]), np.uint64(window.samples[e]), t + 1.0)
 
 
@@ -108,7 +105,7 @@ class AdfsBlockProcess(LagProcess, RoundProcess):
         sigma, rho, p_comm = parameters.sigma[block], parameters.contraction, parameters.p_comm
         mixing = parameters.root_sums[block] * (rho / (1.0 - p_comm))
         steps = np.full(block.size, parameters.virtual_weight / parameters.dual_curvature)
-        self.hold(adfs_parts(setting, mixing, steps, np.empty(0), np.empty(0)), problem)
+        self.hold(adfs_parts(setting, mixing, steps, np.empty((0, 2))), problem)
         roots = sampling_weights(problem.smoothness, problem.active, problem.node_starts, sigma)
         tables = AliasTables.build(roots, problem.node_starts, node_ids=block)
         # A round of samples draws one sample at every node that has any.

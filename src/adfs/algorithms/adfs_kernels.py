@@ -21,7 +21,7 @@ from numba import types
 
 from adfs.algorithms.base import Setting, block_slots
 from adfs.algorithms.method_kernels import fetch_early, fetch_late
-from adfs.compilation import AHEAD, compiled, fma, inlined, kernel, overloads
+from adfs.compilation import AHEAD, compiled, fma, inlined, kernel, overloads, prefetch
 from adfs.problem import Samples
 from adfs.problem.gaps import ElasticNet, Penalty, Ridge, shrink_rows, shrunk
 from adfs.problem.logistic import ROOM_ROWS, multinomial_dual_prox
@@ -72,7 +72,7 @@ class AdfsConstants(NamedTuple):
         log λ, and the loss's smoothness.
     nodes : (n, 3)
         1/σ_i; ρS_i/p_i, which is χ of a sample times √(1 + L/σ_i); α_i/σ_A, which is η̃/L of a sample over χ.
-    edge_step, edge_mixing : (E,)
+    edges : (E, 2)
         η̃_e and χ_e.
     ends : (E, 2)
         The two nodes of each edge.
@@ -85,8 +85,7 @@ class AdfsConstants(NamedTuple):
     log_decay: float
     beta: float
     nodes: np.ndarray
-    edge_step: np.ndarray
-    edge_mixing: np.ndarray
+    edges: np.ndarray
     ends: np.ndarray
     slot: np.ndarray
     penalty: Penalty
@@ -101,12 +100,11 @@ class AdfsParts(NamedTuple):
     room: np.ndarray
 
 
-def adfs_parts(
-    setting: Setting, mixing: np.ndarray, steps: np.ndarray, edge_step: np.ndarray, edge_mixing: np.ndarray
-) -> AdfsParts:
+def adfs_parts(setting: Setting, mixing: np.ndarray, steps: np.ndarray, edges: np.ndarray) -> AdfsParts:
     """Return the arguments of the kernels at time 0, with all variables 0.
 
-    ``mixing`` and ``steps`` (k,) are the second and the third of the nodes' constants.
+    ``mixing`` and ``steps`` (k,) are the second and the third of the nodes' constants, ``edges`` (E, 2) those
+    of the edges.
     """
     problem, parameters, block = setting.problem, setting.parameters, setting.block
     n, n_outputs = problem.n_nodes, problem.n_outputs
@@ -114,8 +112,7 @@ def adfs_parts(
         log_decay=parameters.log_decay,
         beta=problem.samples.loss.beta,
         nodes=np.stack([1.0 / parameters.sigma[block], mixing, steps], axis=1),
-        edge_step=edge_step,
-        edge_mixing=edge_mixing,
+        edges=edges,
         ends=setting.network.ends,
         slot=block_slots(setting.network, block),
         penalty=problem.penalty,
@@ -327,7 +324,7 @@ def _exchange(parts: AdfsParts, edge: int, time: float) -> None:
     scale_j = decay(parts, j, time)
     half = (0.5 * scale_i, 0.5 * scale_j)
     inverse = (constants.nodes[i, 0], constants.nodes[j, 0])
-    step, mixing = constants.edge_step[edge], constants.edge_mixing[edge]
+    step, mixing = constants.edges[edge, 0], constants.edges[edge, 1]
     lag = ((1.0 - mixing) / scale_i, (1.0 - mixing) / scale_j)
     pair = (state.centers[i], state.centers[j])
     _exchange_vectors(pair, half, inverse, step, 0.5 * (1.0 + mixing), lag, constants.penalty, (i, j))
@@ -375,7 +372,7 @@ def receive(parts: AdfsParts, edge: int, i: int, time: float, own: np.ndarray, o
     """Finish a communication at the block's node i, from its own and its neighbour's θ at that event."""
     # Both ends compute the same change from the same vectors, and negation is exact: the bits of `exchange`.
     constants, state = parts.constants, parts.state
-    step, mixing = constants.edge_step[edge], constants.edge_mixing[edge]
+    step, mixing = constants.edges[edge, 0], constants.edges[edge, 1]
     # The difference as at the first end, so that where it is 0 it has the same sign.
     if constants.slot[constants.ends[edge, 0]] == i:
         side, first, second = 1.0, own, other
@@ -401,10 +398,14 @@ def run_events(
     slot, ends = constants.slot, constants.ends
     n = slot.size
     for t in range(first, last):
-        # The samples of coming events are requested in two steps: labels and pointers first, then the row.
+        # Coming events are requested in two steps: labels, pointers and edges first, then rows and nodes.
         if t + 2 * AHEAD < last:
             fetch_early(samples, state.duals, drawn[t + 2 * AHEAD])
-            fetch_late(samples.rows, state.centers, slot, ends, actors[t + AHEAD], drawn[t + AHEAD])
+            # A computation asks for the first edge: a branch that nobody can predict would cost more.
+            edge = max(np.int64(actors[t + 2 * AHEAD]) - n, 0)
+            prefetch(ends, 2 * edge)
+            prefetch(constants.edges, 2 * edge)
+            fetch_late(parts, actors[t + AHEAD], drawn[t + AHEAD])
         # Actors below n are nodes, which compute; the others are edges, which communicate.
         actor = actors[t]
         if actor < n:

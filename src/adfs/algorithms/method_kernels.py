@@ -254,10 +254,8 @@ def fetch_row(rows: Rows, j: int) -> None:
     """Prefetch row j."""
 
 
-def fetch_late(
-    rows: Rows, centers: np.ndarray, slot: np.ndarray, ends: np.ndarray, actor: int, j: int
-) -> None:
-    """Prefetch row j and the centre that it moves, or both centres of an exchange."""
+def fetch_late(parts: Any, actor: int, j: int) -> None:
+    """Prefetch row j and what it moves, or both ends of an exchange, from parts with the names of ADFS's."""
 
 
 @inlined
@@ -311,26 +309,32 @@ def _fetch_row(rows: types.Type, j: types.Type) -> Callable[..., object] | None:
     return dense if kind_of(rows) is DenseRows else sparse
 
 
-def _fetch_late(dense: bool) -> Callable[..., object]:
-    def fetch(
-        rows: Rows, centers: np.ndarray, slot: np.ndarray, ends: np.ndarray, actor: int, j: int
-    ) -> None:
-        width = np.int64(centers.shape[1])
-        # An event without a sample is an exchange.
+@overloads(fetch_late)
+def _fetch_late(parts: types.Type, actor: types.Type, j: types.Type) -> Callable[..., object]:
+    samples, state = (parts.types[parts.fields.index(name)] for name in ("samples", "state"))
+    dense = kind_of(samples.types[samples.fields.index("rows")]) is DenseRows
+    clocks = "clocks" in state.fields
+
+    def fetch(parts: Any, actor: int, j: int) -> None:
+        constants, centers = parts.constants, parts.state.centers
+        slot, width = constants.slot, np.int64(centers.shape[1])
+        # An event without a sample is an exchange. One branch: which it is cannot be predicted.
         if j < 0:
-            edge = actor - slot.size
             for end in range(2):
-                i = np.int64(slot[ends[edge, end]])
+                i = np.int64(slot[constants.ends[actor - slot.size, end]])
                 if i >= 0:
+                    prefetch(constants.nodes, 3 * i)
+                    if clocks:
+                        prefetch(parts.state.clocks, 2 * i)
                     _fetch_span(centers, i * width, (i + 1) * width)
             return
         i = np.int64(slot[actor])
-        fetch_row(rows, j)
+        prefetch(constants.nodes, 3 * i)
+        if clocks:
+            prefetch(parts.state.clocks, 2 * i)
+        fetch_row(parts.samples.rows, j)
         # A sparse row touches few entries of the centre: which ones is not known before the row is here.
         if dense:
             _fetch_span(centers, i * width, (i + 1) * width)
 
     return fetch
-
-
-overloads(fetch_late)(lambda rows, centers, slot, ends, actor, j: _fetch_late(kind_of(rows) is DenseRows))

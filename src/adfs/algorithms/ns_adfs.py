@@ -34,19 +34,15 @@ class NsState(NamedTuple):
 class NsConstants(NamedTuple):
     """The constants of an event.
 
-    ``quarter`` is 1/(4S²) and ``offset`` t0, so that A_t = (t + t0)²·quarter; ``sample_weight`` μ_ij²/p_ij of
-    a node's samples, ``sample_mixing`` 1/p_ij, ``edge_weight`` μ_e²/p_e, ``edge_mixing`` R_e/p_e; the rest as
-    in ADFS.
+    ``quarter`` is 1/(4S²) and ``offset`` t0, so that A_t = (t + t0)²·quarter; ``nodes`` (n, 3) are 1/σ_i, and
+    μ_ij²/p_ij and 1/p_ij of a node's samples; ``edges`` (E, 2) are μ_e²/p_e and R_e/p_e; the rest as in ADFS.
     """
 
     quarter: float
     offset: float
     beta: float
-    inverse_sigma: np.ndarray
-    sample_weight: np.ndarray
-    sample_mixing: np.ndarray
-    edge_weight: np.ndarray
-    edge_mixing: np.ndarray
+    nodes: np.ndarray
+    edges: np.ndarray
     ends: np.ndarray
     slot: np.ndarray
 
@@ -73,9 +69,9 @@ def _compute(parts: NsParts, i: np.uint64, j: np.uint64, time: float) -> None:
     # The margin of the sample at y = v + u/A_{t+1}.
     center = state.centers[i]
     along_v, along_u, norm = center_products(rows, j, center, np.uint64(0))
-    margin = (along_v + along_u / weight_after) * constants.inverse_sigma[i]
+    margin = (along_v + along_u / weight_after) * constants.nodes[i, 0]
     # The prox of a_{t+1}η·wℓ*(·/w), in units of the row.
-    h = increment * constants.sample_weight[i] / norm
+    h = increment * constants.nodes[i, 1] / norm
     dual = state.duals[j]
     zeta, weight = dual.real + h * margin, samples.weights[j]
     moved = weighted_conjugate_prox(
@@ -83,7 +79,7 @@ def _compute(parts: NsParts, i: np.uint64, j: np.uint64, time: float) -> None:
     )
     # v jumps by the change, u by (a_{t+1}R/p − A_{t+1}) times it; the centre by the opposite, along the row.
     change = moved - dual.real
-    to_u = (increment * constants.sample_mixing[i] - weight_after) * change
+    to_u = (increment * constants.nodes[i, 2] - weight_after) * change
     state.duals[j] = complex(moved, dual.imag + to_u)
     move_center(rows, j, center, np.uint64(0), change, to_u)
 
@@ -95,9 +91,9 @@ def _exchange(parts: NsParts, edge: int, time: float) -> None:
     # The difference of the two ends at y moves both of them, in opposite directions.
     increment, weight_after = _coefficients(constants, time)
     share = 1.0 / weight_after
-    inverse = (constants.inverse_sigma[i], constants.inverse_sigma[j])
-    step = increment * constants.edge_weight[edge]
-    ratio = increment * constants.edge_mixing[edge] - weight_after
+    inverse = (constants.nodes[i, 0], constants.nodes[j, 0])
+    step = increment * constants.edges[edge, 0]
+    ratio = increment * constants.edges[edge, 1] - weight_after
     _exchange_vectors(state.centers[i], state.centers[j], share, inverse, step, ratio)
 
 
@@ -131,7 +127,7 @@ def ns_outgoing(parts: NsParts, i: int, time: float, out: np.ndarray) -> None:
     share = 1.0 / _coefficients(constants, time)[1]
     for k in range(out.size):
         pair = state.centers[i, k]
-        out[k] = fma(share, pair.imag, pair.real) * constants.inverse_sigma[i]
+        out[k] = fma(share, pair.imag, pair.real) * constants.nodes[i, 0]
 
 
 @kernel
@@ -139,8 +135,8 @@ def ns_receive(parts: NsParts, edge: int, i: int, time: float, own: np.ndarray, 
     """Finish a communication at the block's node i, from what it sent and what it received."""
     constants = parts.constants
     increment, weight_after = _coefficients(constants, time)
-    step = increment * constants.edge_weight[edge]
-    ratio = increment * constants.edge_mixing[edge] - weight_after
+    step = increment * constants.edges[edge, 0]
+    ratio = increment * constants.edges[edge, 1] - weight_after
     # The difference as at the first end, so that where it is 0 it has the same sign.
     if constants.slot[constants.ends[edge, 0]] == i:
         side, first, second = 1.0, own, other
@@ -165,15 +161,14 @@ class NsAdfsProcess(CenterProcess, EventProcess):
         # A node without samples never acts: any numbers do.
         counts = np.where(parameters.n_active > 0, parameters.n_active, 1.0)
         probability = np.where(parameters.node_probability > 0.0, parameters.node_probability / counts, 1.0)
+        nodes = 1.0 / parameters.sigma, parameters.virtual_weight / probability, 1.0 / probability
+        chances = parameters.edge_probability[:, None]
         self.constants = NsConstants(
             quarter=1.0 / (4.0 * parameters.step_bound),
             offset=parameters.offset,
             beta=problem.samples.loss.beta,
-            inverse_sigma=1.0 / parameters.sigma[block],
-            sample_weight=(parameters.virtual_weight / probability)[block],
-            sample_mixing=(1.0 / probability)[block],
-            edge_weight=parameters.edge_weights / parameters.edge_probability,
-            edge_mixing=parameters.edge_resistance / parameters.edge_probability,
+            nodes=np.stack(nodes, axis=1)[block],
+            edges=np.stack([parameters.edge_weights, parameters.edge_resistance], axis=1) / chances,
             ends=self.ends,
             slot=self.slot,
         )
@@ -188,7 +183,7 @@ class NsAdfsProcess(CenterProcess, EventProcess):
 
     def primal(self, read: str = "x") -> np.ndarray:
         iterate = self.state.centers.real + self._shift(read) * self.state.centers.imag
-        return np.asarray(iterate * self.constants.inverse_sigma[:, None])
+        return np.asarray(iterate * self.constants.nodes[:, 0, None])
 
     def dual(self) -> np.ndarray:
         return np.asarray(self.state.duals.real + self._shift("x") * self.state.duals.imag)

@@ -221,7 +221,7 @@ def _bound(network: Network) -> Floats:
     values = np.minimum(1.0, weights / (weights + series))
     # t and q of the third bound, as sums over the neighbours of both ends.
     squares = network.sum_at_nodes(weights**2)
-    floor = network.second_eigenpair.lower
+    floor = network.connectivity_bound
     t = degrees[edges].sum(axis=1) + 2 * weights
     q = (degrees**2 + squares)[edges].sum(axis=1) + 2 * weights * (t - 2 * weights) - 2 * products
     spare = q - floor * t

@@ -29,13 +29,13 @@ from adfs.problem.samples import (
 )
 from adfs.problem.shards import (
     Shard,
+    arrange,
     as_rows,
     check_count,
     check_penalty,
     check_squares,
     check_weights,
     make_shard,
-    split,
     stack_shards,
 )
 from adfs.problem.terms import LinearTerm
@@ -136,15 +136,13 @@ class Problem(FiniteSum):
         if n_nodes is None:
             n_nodes = 1 if isinstance(partition, str) else len(partition)
         # Rows are stored node after node; the order is kept to name a row as the caller knows it.
-        parts = split(partition, data.y, check_count(n_nodes), seed=seed, **partition_options)
-        order = np.concatenate(parts)
-        node_starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
-        row_index = None if np.array_equal(order, np.arange(order.size)) else order
-        if row_index is not None:
+        count = check_count(n_nodes)
+        node_starts, order = arrange(partition, data.y, count, seed=seed, **partition_options)
+        if order is not None:
             data = data.take(order)
-        own = check_penalty(sigma, l1, len(parts))
-        self._set(Parts(chosen, data, node_starts, *own, row_index=row_index))
-        check_squares(self, lambda j: f"row {int(order[j])}")
+        own = check_penalty(sigma, l1, count)
+        self._set(Parts(chosen, data, node_starts, *own, row_index=order))
+        check_squares(self, lambda j: f"row {j if order is None else int(order[j])}")
 
     @classmethod
     def from_shards(
@@ -257,7 +255,7 @@ class Problem(FiniteSum):
             most = np.abs(self.labels)
         most = most + (self.n_outputs - 1)
         squares = np.where(self.active, self.weights * most * most, 0.0)
-        self.margin_scales = scales.copy()
+        self.margin_scales = scales if parts.scan is None else scales.copy()
         self.margin_scales[:, 2] = evaluation.node_sums(squares, self.node_starts)
         self._parts = parts._replace(loss=loss, scan=scan)
 

@@ -6,7 +6,7 @@ A shard is what one node holds: rows, labels, sample weights and offsets.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -302,6 +302,31 @@ def _by_label(
     return [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
 
 
+def _contiguous_starts(n_samples: int, n_nodes: int) -> np.ndarray:
+    """Return where the rows of each node start, and where they end, if nodes take them in turn; (n + 1,)."""
+    # The first nodes have one row more where the rows cannot be shared evenly.
+    size, more = divmod(n_samples, n_nodes)
+    nodes = np.arange(n_nodes + 1, dtype=np.int64)
+    return size * nodes + np.minimum(nodes, more)
+
+
+def arrange(
+    partition: str | Sequence[ArrayLike], y: np.ndarray, n_nodes: int, **options: Any
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return where the rows of each node start, (n + 1,), and the rows' order; None where they are in order.
+
+    Parameters and options are those of `split`.
+    """
+    # A list of the rows of each of a million nodes takes more memory than the labels.
+    if isinstance(partition, str) and partition == "contiguous" and n_nodes <= y.size:
+        split(partition, y[:1], 1, **options)  # refuses options
+        return _contiguous_starts(y.size, n_nodes), None
+    parts = split(partition, y, n_nodes, **options)
+    order = np.concatenate(parts)
+    node_starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
+    return node_starts, None if np.array_equal(order, np.arange(order.size)) else order
+
+
 def _indices(node: int, part: ArrayLike) -> np.ndarray:
     # An empty list has no type of its own.
     rows = np.asarray(part)
@@ -357,7 +382,7 @@ def split(
             if option != known:
                 raise unknown_name(f"option of the partition {partition!r}", option, [known])
         if partition == "contiguous":
-            return np.array_split(np.arange(n_samples), n_nodes)
+            return np.split(np.arange(n_samples), _contiguous_starts(n_samples, n_nodes)[1:-1])
         rng = np.random.default_rng(seed)
         if partition == "label":
             return _by_label(y, n_nodes, rng, **options)

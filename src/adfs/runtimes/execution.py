@@ -112,8 +112,8 @@ class Execution:
         self._least_slice, self._slice_ratio = 1.0, 1.0
         if isinstance(process, EventProcess):
             self.exchange = self.cluster.events(process, nodes.placement, self.times, tau)
-            # A slice has an event per node and edge at least: its events are drawn from a table of these.
-            self._least_slice = float(process.slot.size + len(process.ends))
+            # At each slice the events under way of every node and edge are drawn anew, three or so each.
+            self._least_slice = 4.0 * (process.slot.size + len(process.ends))
         else:
             assert isinstance(process, RoundProcess)
             self._gossip = GossipProduct(self.cluster, process.gossip_matrix, nodes.placement, self.times)

@@ -12,6 +12,7 @@ computations that its two nodes have to do before it, so that a node's vectors a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
@@ -44,6 +45,8 @@ COUNT_THRESHOLDS = _count_thresholds()
 #: Cells drawn together, in arrays that stay in the fastest cache, and the most events they can have.
 _CELLS = 128
 _MOST_EVENTS = _CELLS * COUNT_THRESHOLDS.size
+#: Events of a window from which on the sort of exchanges by 16 bits leaves more than a few ties.
+_LONG_WINDOW = 2.0**19
 
 _COUNT, _EVENT = np.uint64(Domain.POISSON_COUNT), np.uint64(Domain.POISSON_EVENT)
 _11, _32 = np.uint64(11), np.uint64(32)
@@ -276,8 +279,8 @@ class PoissonSchedule(Schedule):
             start=np.float64(start),
             actor=actors,
             width=width,
-            # One cell earlier than needed: it does no harm, and the rounding of the quotient does not matter.
-            next_cell=np.maximum(start / width - 1.0, 0.0).astype(np.int64),
+            # A little less than the quotient: a cell earlier than needed does no harm, a later one would.
+            next_cell=(start / width * (1.0 - 2.0**-50)).astype(np.int64),
             ends=place[self.edges[edges - self.n_nodes]],
             run=np.empty((nodes.size, 2), dtype=np.int32),
             table_of=table_of[nodes],
@@ -288,16 +291,19 @@ class PoissonSchedule(Schedule):
     def _windows(
         self, start: float, stop: float, wanted: NDArray[np.bool_], slack: float = 1.05
     ) -> Iterator[tuple[float, Events]]:
-        rate = self.rate * wanted
-        actors = np.flatnonzero(rate).astype(np.int32)
+        actors = np.flatnonzero(wanted & (self.rate > 0.0)).astype(np.int32)
         if actors.size == 0:
             yield stop, empty_events(0)
             return
-        # A cell per clock at least: with fewer, the visit of every clock costs too much.
-        length = min(max(LEAST_EVENTS, CELL_MEAN * actors.size) / float(rate.sum()), stop - start)
+        # A cell per clock: with fewer, the visit of every clock costs too much. Long windows have many
+        # exchanges with the same 16 bits; the sum of both costs is least at the root of the number of clocks.
+        cells = CELL_MEAN * actors.size
+        events = max(LEAST_EVENTS, math.sqrt(cells * min(cells, _LONG_WINDOW)))
+        rate = float((self.rate * wanted).sum())
+        length = min(events / rate, stop - start)
         clocks = self._clocks(start, actors)
         # About one cell per clock can reach into the next window, since the cells of all clocks may coincide.
-        size = int(slack * (length * float(rate.sum()) + CELL_MEAN * actors.size)) + _MOST_EVENTS
+        size = int(slack * (length * rate + cells)) + _MOST_EVENTS
         drawn, waiting, out = np.empty(size, dtype=DRAWN), np.empty(size, dtype=DRAWN), empty_events(0)
         kept, windows, lower = 0, 0, start
         while lower < stop:
