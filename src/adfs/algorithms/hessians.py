@@ -13,7 +13,6 @@ import numpy as np
 
 from adfs.algorithms.method_kernels import row_margin
 from adfs.compilation import fma, inlined, kernel, overloads
-from adfs.problem import Samples
 from adfs.problem.samples import (
     DenseRows,
     Matrix,
@@ -52,7 +51,8 @@ class OutputCurvatures(NamedTuple):
 
 @kernel
 def fill_hessian(
-    samples: Samples,
+    rows: Rows,
+    node_starts: np.ndarray,
     ridge: np.ndarray,
     curvatures: np.ndarray | OutputCurvatures,
     first: int,
@@ -73,9 +73,7 @@ def fill_hessian(
             for b in range(d):
                 band[a, b] = 0.0
             band[a, first + a] = ridge[i, first + a]
-        _add_products(
-            samples.rows, curvatures, samples.node_starts[i], samples.node_starts[i + 1], first, last, band
-        )
+        _add_products(rows, curvatures, node_starts[i], node_starts[i + 1], first, last, band)
         place = 0
         for a in range(band.shape[0]):
             for b in range(first + a, d):
