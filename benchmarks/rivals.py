@@ -30,12 +30,34 @@ from benchmarks.measure import RESULTS, machine
 FACTORS = (1, 4, 16, 64, 256, 1024, 4096)
 # A rival is given up at so many times the time of the best form of ADFS.
 PATIENCE = 4.0
-FORMS = (("adfs", None), ("adfs", "adaptive"), ("adfs-block", None), ("adfs-block", "adaptive"))
+BLOCK_FORMS = (("adfs-block", None), ("adfs-block", "adaptive"))
+FORMS = (("adfs", None), ("adfs", "adaptive"), *BLOCK_FORMS)
 RIVALS = (("msda", None), ("opapc", None), ("sonata", "accelerated"))
-COMPARED = {name: (setting, LEVELS[name]) for name, setting in SETTINGS.items()}
-# Half a million samples: fewer seeds.
-COMPARED["many-samples"] = (dataclasses.replace(SETTINGS["many-samples"], seeds=(0, 1)), 1e-6)
-COMPARED["covtype 10 × 10"] = (dataclasses.replace(COVTYPE, max_time=1e6), COVTYPE.target)
+
+
+class Compared(NamedTuple):
+    """A comparison, the error at which times are compared, the factors and the forms of ADFS."""
+
+    comparison: Comparison
+    level: float
+    factors: tuple[int, ...] = FACTORS
+    forms: tuple[tuple[str, str | None], ...] = FORMS
+
+
+COMPARED = {name: Compared(SETTINGS[name], LEVELS[name]) for name in ("small", "large")}
+# Larger settings: fewer seeds, fewer records, and less of a search.
+COMPARED["covtype"] = Compared(
+    dataclasses.replace(COVTYPE, max_time=1e6, seeds=(0, 1, 2), records=8),
+    COVTYPE.target,
+    (1, 16, 256),
+    BLOCK_FORMS,
+)
+COMPARED["many-samples"] = Compared(
+    dataclasses.replace(SETTINGS["many-samples"], seeds=(0,), records=8),
+    LEVELS["many-samples"],
+    (1,),
+    (("adfs", None), ("adfs-block", None)),
+)
 
 
 class Divided:
@@ -89,18 +111,20 @@ class Found(NamedTuple):
     rounds_per_time: float
 
 
-def compare(comparison: Comparison, form: tuple[str, str | None], level: float, folder: Path) -> Found:
+def compare(setting: Compared, form: tuple[str, str | None], folder: Path) -> Found:
     """Choose the factor of a form on the first seed, and run it and the factor 1 with all seeds."""
+    comparison, level = setting.comparison, setting.level
 
     def run(place: str, factor: float, seeds: tuple[int, ...], most: float) -> Results:
         changes = {"methods": (spec(*form, factor),), "seeds": seeds, "max_time": most}
         made = dataclasses.replace(comparison, **changes)  # type: ignore[arg-type]
         return run_comparison(made, folder / place, progress=True)
 
-    most, found = comparison.max_time, {}
+    most = comparison.max_time
+    found: dict[int, tuple[float, float]] = {}
     assert most is not None
     # The best factor is the quickest to the level or, where none gets there in time, has the least error.
-    for factor in FACTORS:
+    for factor in setting.factors if len(setting.factors) > 1 else ():
         results = run("search", factor, comparison.seeds[:1], most)
         time, reached = results.median_time(results.labels[0], level)
         error = float(results.of(results.labels[0])[0].columns[results.error][-1])
@@ -110,12 +134,12 @@ def compare(comparison: Comparison, form: tuple[str, str | None], level: float, 
             break
         # A run goes on below the level to see that its error stays there; a slower one need not get so far.
         most = min(most, 1.2 * found[factor][0])
-    chosen = min(found, key=found.__getitem__)
-    ends = {f: run("final", f, comparison.seeds, comparison.max_time) for f in {FACTORS[0], chosen}}
+    chosen = min(found, key=found.__getitem__, default=1)
+    ends = {f: run("final", f, comparison.seeds, comparison.max_time) for f in {1, chosen}}
     times = {f: results.median_time(results.labels[0], level) for f, results in ends.items()}
     last = ends[chosen].of(ends[chosen].labels[0])[0].columns
     pace = float(last["position"][-1] / last["time"][-1])
-    return Found(times[FACTORS[0]], times[chosen], chosen, pace)
+    return Found(times[1], times[chosen], chosen, pace)
 
 
 def passes_per_solve(comparison: Comparison, form: tuple[str, str | None], found: Found) -> float:
@@ -157,15 +181,15 @@ def passes_per_solve(comparison: Comparison, form: tuple[str, str | None], found
 
 def compare_setting(name: str, folder: Path) -> list[str]:
     """Return the rows of a setting."""
-    comparison, level = COMPARED[name]
-    m = comparison.data.samples_per_node
+    setting = COMPARED[name]
+    comparison, m = setting.comparison, setting.comparison.data.samples_per_node
     assert m is not None
-    forms = {form: compare(comparison, form, level, folder) for form in FORMS}
+    forms = {form: compare(setting, form, folder) for form in setting.forms}
     best = [min(found[stage][0] for found in forms.values()) for stage in (0, 1)]
-    late = dataclasses.replace(comparison, max_time=PATIENCE * best[0])
+    late = setting._replace(comparison=dataclasses.replace(comparison, max_time=PATIENCE * best[0]))
     lines = []
-    for form in (*FORMS, *RIVALS):
-        found = forms[form] if form in forms else compare(late, form, level, folder)
+    for form in (*setting.forms, *RIVALS):
+        found = forms[form] if form in forms else compare(late, form, folder)
         label = METHODS[form[0]].label + (f", {form[1]}" if form[1] else "")
         cells = []
         for (time, reached), least in zip(found[:2], best, strict=True):
@@ -187,16 +211,17 @@ def compare_setting(name: str, folder: Path) -> list[str]:
 
 
 NOTES = """\
-Idealised times (the computation of a sample takes 1, τ = 5, exponential delays), medians of five seeds (two
-with many samples), until the mean over the nodes of F − F\\* stays below 1e-8, and 1e-6 with many samples;
-1e-8 F(0) for covtype, with 500 samples per node, rows of length 1, and σ_i = 0.1. A ratio is the time of a
-method over that of the best form of ADFS. The search divides the largest curvature of each node's data (for
-SONATA the similarity β of the nodes, which is computed from their second derivatives) by 1, 4, 16, … 4,096,
-until two factors in turn are worse. The factor that is the quickest on seed 0 (or, where none is in time, has
-the least error at the end) is used on all seeds. A rival is given up at 4 times the time of the best form of
-ADFS; `>` stands before a lower bound. The clock counts a whole local solve of MSDA and SONATA as one pass.
-The last two columns count the passes of a solve (to 1e-10 of the distance that its point has moved; one node,
-seed 0), and the ratio after the search with all of them.
+Idealised times (the computation of a sample takes 1, τ = 5, exponential delays) until the mean over the nodes
+of F − F\\* stays below 1e-8, and 1e-6 with many samples; 1e-8 F(0) for covtype on the 10 × 10 grid, with 500
+samples per node, rows of length 1, and σ_i = 0.1. Medians of five seeds; three for covtype, one with many
+samples. A ratio is the time of a method over that of the best form of ADFS. The search divides the largest
+curvature of each node's data (for SONATA the similarity β of the nodes, which is computed from their second
+derivatives) by 1, 4, 16, … 4,096, until two factors in turn are worse; by 1, 16 and 256 for covtype; there is
+none with many samples. The factor that is the quickest on seed 0 (or, where none is in time, has the least
+error at the end) is used on all seeds. A rival is given up at 4 times the time of the best form of ADFS; `>`
+stands before a lower bound. The clock counts a whole local solve of MSDA and SONATA as one pass. The last two
+columns count the passes of a solve (to 1e-10 of the distance that its point has moved; one node, seed 0), and
+the ratio after the search with all of them.
 """
 
 
