@@ -93,7 +93,8 @@ def fit(
 
     names = list(features)
     others = {"label": label, "weight": weight, "offset": offset}
-    for name in [*names, *(each for each in others.values() if each is not None)]:
+    others = {part: name for part, name in others.items() if name is not None}
+    for name in [*names, *others.values()]:
         if name not in dataframe.columns:
             raise unknown_name("column", name, dataframe.columns)
     plain, options = without_cluster(estimator), run_options(estimator)
@@ -108,7 +109,7 @@ def fit(
 
     # As one array the numbers of a row lie side by side, which takes Spark less time than a column for each.
     row = functions.array(*(functions.col(f"`{name}`").cast("double") for name in names))
-    columns = [functions.col(f"`{name}`").alias(part) for part, name in others.items() if name is not None]
+    columns = [functions.col(f"`{name}`").alias(part) for part, name in others.items()]
     # The number of a partition is taken before several are put together into one task. A shuffle does that:
     # a task of a barrier stage cannot read several partitions.
     chosen = dataframe.select(row.alias("row"), *columns, functions.spark_partition_id().alias(_NODE))

@@ -93,26 +93,13 @@ def predict(model: Any, method: str, rows: Any, offset: Any) -> np.ndarray:
     return np.asarray(getattr(model, method)(rows, offset))
 
 
-def count_rows(partition: Partition) -> int:
-    """Return the number of rows of a partition, after a check that its parts have as many."""
-    X, *others = partition
-    n_rows = int(X.shape[0])
-    for name, values in zip(("y", "sample_weight", "offset"), others, strict=True):
-        if values is not None and len(values) != n_rows:
-            raise InputError(
-                f"{name} must have one entry per row of X: a partition has {n_rows} rows and "
-                f"{len(values)} entries of {name}"
-            )
-    return n_rows
-
-
 def fit_partitions(
     estimator: Any, parts: Sequence[Partition], nodes: Sequence[int], cluster: Cluster, options: RunOptions
 ) -> Fitted | None:
     """Fit the partitions of this process as the nodes of their numbers; process 0 returns the result."""
     rows, y, weights, offset = (_joined(columns) for columns in zip(*parts, strict=True))
     # An estimator takes one matrix: where the partitions end in it tells the nodes of this process.
-    ends = np.cumsum([count_rows(part) for part in parts])
+    ends = np.cumsum([len(part[1]) for part in parts])
     base = base_of(estimator)
     # These are put back after the fit, so that the user's object comes back with its own parameters.
     given = {"n_nodes": base.n_nodes, "partition": base.partition, "cluster": None}
