@@ -84,6 +84,11 @@ def test_dask_fit_has_the_bits_of_one_process_and_predicts_lazily(client: Any) -
     score = model.score(rows, labels, masses)
     assert isinstance(score, da.Array)
     assert float(score) == pytest.approx(one.score(X, y, weights), rel=1e-14)
+    # A filter may leave blocks without rows.
+    kept = X[:, 0] > np.sort(X[:, 0])[-2]
+    few = rows[rows[:, 0] > np.sort(X[:, 0])[-2]]
+    assert model.predict(few).compute().tolist() == one.predict(X[kept]).tolist()
+    np.testing.assert_allclose(model.predict_proba(few), one.predict_proba(X[kept]), rtol=1e-13)
     # Rows in this process are predicted at once.
     assert model.predict(X).tolist() == one.predict(X).tolist()
 

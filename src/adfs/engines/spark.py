@@ -98,11 +98,12 @@ def fit(
         if name not in dataframe.columns:
             raise unknown_name("column", name, dataframe.columns)
     plain, options = without_cluster(estimator), run_options(estimator)
+    links = {"deadline": deadline, "tls": tls}
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        result = _fit_rank(plain, options, batches, names, deadline, tls)
+        result = _fit_rank(plain, options, batches, names, links)
         # A task can only return rows: the result, or an error, is the bytes of one row.
         if result is not None:
             yield pyarrow.record_batch({"result": [CloudPickleSerializer().dumps(result)]})
@@ -226,8 +227,7 @@ def _fit_rank(
     options: RunOptions,
     batches: Iterator[pa.RecordBatch],
     features: list[str],
-    deadline: float,
-    tls: Any,
+    links: dict[str, Any],
 ) -> Any:
     """Be one rank of a fit; return the result of rank 0, an error that all tasks have, or None."""
     from pyspark import BarrierTaskContext
@@ -249,14 +249,14 @@ def _fit_rank(
     rank = cards.index(card)
     try:
         addresses = [first for _, first, _ in cards]
-        with TcpPeers(addresses, rank, deadline=deadline, tls=tls, listener=listeners[0]) as everyone:
+        with TcpPeers(addresses, rank, listener=listeners[0], **links) as everyone:
             nodes_of = everyone.allgather(sorted(held))
         # Those without rows take no part.
         fitting = [task for task, nodes in enumerate(nodes_of) if nodes]
         if not held:
             return None
         addresses, rank = [cards[task][2] for task in fitting], fitting.index(rank)
-        ranks = TcpPeers(addresses, rank, deadline=deadline, tls=tls, listener=listeners[1])
+        ranks = TcpPeers(addresses, rank, listener=listeners[1], **links)
         # Every task makes the same list, in which the place of a partition is the number of its node.
         nodes = sorted(node for theirs in nodes_of for node in theirs)
         own = [nodes.index(node) for node in sorted(held)]
