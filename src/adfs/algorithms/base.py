@@ -183,7 +183,6 @@ class EventProcess(Process):
 
     def count(self, computations: int, exchanges: int) -> None:
         """Add to the work done; an exchange is a message each way."""
-        # All messages of a method have the same length.
         messages = self.work.messages + 2 * exchanges
         self.work = Work(self.work.computations + computations, messages, messages * self.message_length)
 
