@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or later, make, and a package index; they make the rest.
 PYTHON ?= python3
 VENV ?= .venv
-BIN := $(VENV)/bin
+BIN = $(VENV)/bin
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d%d" % sys.version_info[:2])')
 # Another Python makes the environment again.
 STAMP := $(VENV)/.installed-py$(VERSION)
@@ -13,7 +13,7 @@ CONSTRAINTS ?= $(wildcard constraints/py$(VERSION).txt)
 # doctests, so that no worker begins a long one at the end.
 WORKERS ?= 3
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-PYTEST := $(BIN)/python -m pytest
+PYTEST = $(BIN)/python -m pytest
 
 # One thread a process: more ranks than cores would otherwise fight, and sums must keep their order.
 export OMP_NUM_THREADS = 1

@@ -75,14 +75,15 @@ def measure(fit: Callable[[], Any], sigma: float, repeats: int = REPEATS) -> tup
 def rival_at(fit: Callable[[float], Any], sigma: float) -> tuple[float, str]:
     """Return the seconds of a rival's fit with the largest tolerance that gives our accuracy, in words too.
 
-    The fits with larger tolerances warm it up. If no tolerance is enough, the last fit counts.
+    The fits before warm it up. If no tolerance is enough, the last one counts.
     """
     for tol in RIVAL_TOLERANCES:
-        begun = time.perf_counter()
-        theta = fit(tol)
-        seconds, wrong = time.perf_counter() - begun, error(theta, sigma)
+        wrong = error(fit(tol), sigma)
         if wrong <= ACCURACY:
             break
+    begun = time.perf_counter()
+    fit(tol)
+    seconds = time.perf_counter() - begun
     return seconds, f"{seconds:.3g} s, tolerance {tol:.0e}, error {wrong:.0e}"
 
 

@@ -216,7 +216,8 @@ def main() -> str:
         f"of whole fits to a certified 1e-6, compiled before, the least of {REPEATS}. The models have the "
         "same bits over all transports. An exchange is one message each way; a ping-pong is one there and "
         "one back. Engines: covtype in memory on two workers, no intercept; warm fits to an error of 1e-6, "
-        f"adfs the least of {REPEATS}, the engine's own estimator once."
+        f"adfs the least of {REPEATS}, the engine's own estimator once, after a fit "
+        "with the same tolerance."
     )
     return write_table("engines", "Transports and engines", [*transport_rows(), *engine_rows()], notes)
 

@@ -64,6 +64,15 @@ def test_changelog_has_a_part_for_the_version() -> None:
     assert re.search(rf"^## {re.escape(adfs.__version__)}\b", changes, flags=re.MULTILINE)
 
 
+def test_make_test_engines_uses_an_environment_of_its_own() -> None:
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("there is no make")
+    told = subprocess.run([make, "-n", "test-engines"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ".venv-engines/bin/python -m pip install" in told.stdout
+    assert ".venv/" not in told.stdout
+
+
 def requirements() -> list[Requirement]:
     project = PYPROJECT["project"]
     lines = [

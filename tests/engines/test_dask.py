@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,11 @@ def test_dask_fit_has_the_bits_of_one_process_and_predicts_lazily(client: Any) -
     score = model.score(rows, labels, masses)
     assert isinstance(score, da.Array)
     assert float(score) == pytest.approx(one.score(X, y, weights), rel=1e-14)
+    # A filter may leave blocks without rows.
+    kept = X[:, 0] > np.sort(X[:, 0])[-2]
+    few = rows[rows[:, 0] > np.sort(X[:, 0])[-2]]
+    assert model.predict(few).compute().tolist() == one.predict(X[kept]).tolist()
+    np.testing.assert_allclose(model.predict_proba(few), one.predict_proba(X[kept]), rtol=1e-13)
     # Rows in this process are predicted at once.
     assert model.predict(X).tolist() == one.predict(X).tolist()
 
@@ -96,6 +102,7 @@ def test_dask_fit_refuses_in_a_sentence_and_goes_on(client: Any) -> None:
         "X must be a dask array or dataframe with DaskWorkers, got ndarray": (X, y),
         "y must be a dask array or dataframe, as X is, got ndarray": (rows, y),
         "y has 1 partitions and X has 2; repartition": (rows, cut(y[:150], (150,))),
+        "partition 1 has 100 rows and 90 entries of y": (rows, da.concatenate([labels[:100], labels[110:]])),
         "a classifier needs samples of at least two classes": (rows, cut(np.ones(200), (100, 100))),
         "X has no rows": (cut(X[:0], (0,)), cut(y[:0], (0,))),
     }.items():
@@ -111,6 +118,9 @@ def test_dask_fit_refuses_in_a_sentence_and_goes_on(client: Any) -> None:
             adfs.ADFSClassifier(cluster=workers, **parameters).fit(rows, labels)
     with pytest.raises(InputError, match="cv must be a number of folds"):
         adfs.ADFSClassifierCV(cv=[([0], [1])], estimator=model).fit(rows, labels)
+    waiting = adfs.DaskWorkers(SimpleNamespace(asynchronous=True))
+    with pytest.raises(InputError, match="a client without asynchronous=True"):
+        adfs.ADFSClassifier(cluster=waiting).fit(rows, labels)
     with pytest.raises(InputError, match="for a run of a method give the processes themselves"):
         workers.allgather(1)
     with pytest.warns(ConvergenceWarning, match="ADFSClassifier stopped at a relative duality gap"):
@@ -286,30 +296,33 @@ def end_at(client: Any, seconds: float, *, kill: bool) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("kill", [True, False], ids=["killed", "retired"])
+@pytest.mark.parametrize(
+    ("kill", "number"),
+    [pytest.param(True, k, id=f"killed-{k}") for k in range(30)]
+    + [pytest.param(False, k, id=f"retired-{k}") for k in range(4)],
+)
 @pytest.mark.soak
-def test_dask_tells_of_a_lost_worker_or_resumes_to_the_same_bits(kill: bool, tmp_path: Path) -> None:
+def test_dask_tells_of_a_lost_worker_or_resumes_to_the_same_bits(
+    kill: bool, number: int, tmp_path: Path
+) -> None:
     X, y, *_ = task()
-    one = parts_of((160, 140, 180, 120))
-    for number, moment in enumerate(np.random.default_rng(5).random(4)):
-        # Each loss has workers of its own: when a lost one is replaced is Dask's affair.
-        with (
-            distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-            distributed.Client(cluster) as client,
-        ):
-            expected = bits(long_fit(client).set_params(cluster=None, **one).fit(X, y))
-            rows, labels = spread(client, X, y)
-            client.run(slow_down, 0.004)  # workers that start later are faster
-            ending = end_at(client, 3.0 * moment, kill=kill)
-            told = contextlib.nullcontext()
-            if number % 2:
-                model = long_fit(client, checkpoint=tmp_path / str(number), checkpoint_every=0.2)
-            else:
-                model, told = long_fit(client), contextlib.suppress(WorkerLostError)
-                if kill:  # a retired worker may take leave so slowly that the fit ends before
-                    told = pytest.raises(
-                        WorkerLostError, match="ended or was retired during the fit; fit again"
-                    )
-            with told:
-                assert bits(model.fit(rows, labels)) == expected
-            ending.join()
+    alone = {"cluster": None} | parts_of((160, 140, 180, 120))
+    # Each loss has workers of its own: when a lost one is replaced is Dask's affair.
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        expected = bits(long_fit(client).set_params(**alone).fit(X, y))
+        rows, labels = spread(client, X, y)
+        client.run(slow_down, 0.004)  # workers that start later are faster
+        ending = end_at(client, 3.0 * np.random.default_rng(number).random(), kill=kill)
+        told = contextlib.nullcontext()
+        if number % 2:
+            model = long_fit(client, checkpoint=tmp_path, checkpoint_every=0.2)
+        else:
+            model, told = long_fit(client), contextlib.suppress(WorkerLostError)
+            if kill:  # a retired worker may take leave so slowly that the fit ends before
+                told = pytest.raises(WorkerLostError, match="ended or was retired during the fit; fit again")
+        with told:
+            assert bits(model.fit(rows, labels)) == expected
+        ending.join()

@@ -115,11 +115,15 @@ def test_spark_search_chooses_as_one_process_does(dataframe: Any, whole: pd.Data
 
 
 def test_spark_refuses_in_a_sentence(dataframe: Any) -> None:
-    model = adfs.ADFSClassifier()
+    from pyspark.sql import functions
+
+    model, missing = adfs.ADFSClassifier(), functions.when(functions.col("b") > 0.0, 1.0)
     for message, given in {
         "unknown column 'f'": (model, dataframe, [*NAMES, "f"]),
         "C must be finite and above 0, got -1": (adfs.ADFSClassifier(C=-1), dataframe, NAMES),
         "the dataframe has no rows": (model, dataframe.filter("a > 1000"), NAMES),
+        "rank 0: Input contains NaN": (model, dataframe.replace("no", None, "y"), NAMES),
+        "Input X contains NaN": (model, dataframe.withColumn("a", dataframe["a"] + missing), NAMES),
         "a classifier needs samples of at least two classes": (model, dataframe.filter("y = 'no'"), NAMES),
         "the network 'grid:3x3' has 9 nodes": (adfs.ADFSClassifier(network="grid:3x3"), dataframe, NAMES),
         "warm_start=True needs the rows": (adfs.ADFSClassifier(warm_start=True), dataframe, NAMES),

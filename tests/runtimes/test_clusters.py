@@ -18,7 +18,7 @@ from adfs.algorithms import METHODS
 from adfs.cli import fit_files
 from adfs.cli.options import FitFileOptions, FitRunOptions, ModelOptions, SearchOptions
 from adfs.errors import InputError
-from adfs.runtimes import RunOptions, run_method
+from adfs.runtimes import RunOptions, exchange, run_method
 from adfs.runtimes.checkpoints import used_by_one_run
 from adfs.runtimes.cluster import OneProcess, RefusalError
 from adfs.runtimes.joint_problem import join_shards
@@ -66,6 +66,32 @@ def test_run_on_threads_ends_by_its_tolerance_at_the_same_place(method: str) -> 
     case = Case(method=method)
     asked = {"record": None, "tol": 1e-6, "max_passes": None}
     assert {stamp(run) for run in run_on_threads(case, 3, **asked)} == {stamp(case.simulate(**asked))}
+
+
+class WideCase(Case):
+    """A case with three numbers in each row of many columns."""
+
+    def shard(self, node: int) -> tuple[Any, np.ndarray, np.ndarray]:
+        rng = np.random.default_rng([self.seed, node])
+        columns, starts = rng.integers(0, self.width, 3 * self.rows), 3 * np.arange(self.rows + 1)
+        X = sp.csr_array((rng.standard_normal(columns.size), columns, starts), (self.rows, self.width))
+        return X, np.sign(rng.standard_normal(self.rows)), np.ones(self.rows)
+
+
+def test_exchange_of_wide_sparse_rows_executes_many_events_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls end after some work, and a row of three numbers is little however long a message is."""
+    counts, run = list[int](), exchange.run_ready
+
+    def counted(*arguments: Any) -> int:
+        counts.append(arguments[2])
+        return run(*arguments)
+
+    case = WideCase(network="path:2", rows=2000, width=20_000, max_passes=2.0)
+    expected = stamp(case.simulate())
+    monkeypatch.setattr(exchange, "run_ready", counted)
+    assert {stamp(run) for run in run_on_threads(case, 2)} == {expected}
+    assert sum(counts) > 7000
+    assert np.mean(counts) > 50.0
 
 
 def test_run_on_threads_takes_a_start_and_returns_its_duals() -> None:

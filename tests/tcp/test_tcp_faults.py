@@ -291,9 +291,11 @@ def test_firewall_that_drops_packets_is_told(tls: bool, folder: Path) -> None:
     assert "it does not answer; a firewall may be in between" in sentence
 
 
-def test_host_that_accepts_and_says_nothing_is_told() -> None:
+@pytest.mark.parametrize("tls", [False, True])
+def test_host_that_accepts_and_says_nothing_is_told(tls: bool, folder: Path) -> None:
+    settings = {"tls": tls_files(folder)} if tls else {}
     with listeners(1)[0] as silent:
-        sentence = alone([addresses_of([silent])[0], free_addresses(1)[0]])
+        sentence = alone([addresses_of([silent])[0], free_addresses(1)[0]], **settings)
     assert "it does not answer" in sentence
 
 
@@ -494,8 +496,9 @@ BROKEN = {
 }
 
 
+@pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("fault", BROKEN)
-def test_broken_frames_of_a_peer_are_told(fault: str) -> None:
+def test_broken_frames_of_a_peer_are_told(fault: str, tls: bool, folder: Path) -> None:
     """They are named; the process that sent them is told why the run ends."""
     words, sentence = BROKEN[fault]
 
@@ -511,6 +514,6 @@ def test_broken_frames_of_a_peer_are_told(fault: str) -> None:
                 return None
             return cluster.allgather(None)
 
-    found = on_peers(2, act, deadline=5.0)
+    found = on_peers(2, act, deadline=5.0, tls=tls_files(folder) if tls else None)
     (told_by_0,) = told(found[:1])
     assert sentence in told_by_0

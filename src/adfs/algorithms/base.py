@@ -153,8 +153,8 @@ class EventProcess(Process):
         The two nodes of each edge.
     slot : ndarray of shape (n,)
         The place of each node in the block, −1 when another process holds it.
-    message_length : int
-        Numbers in one message.
+    message_length, row_length : int, float
+        Numbers in one message, and in a row (the mean).
     """
 
     kernels: ClassVar[EventKernels | None] = None
@@ -164,6 +164,7 @@ class EventProcess(Process):
         # A message is one vector; a node draws its samples by the weights of its rows.
         network, parameters, block = setting.network, setting.parameters, setting.block
         self.message_length = setting.problem.n_features
+        self.row_length = float(setting.problem.entries_per_row or self.message_length)
         self.ends, self.slot = network.ends, block_slots(network, block)
         self.schedule: Schedule = SCHEDULES[setting.schedule](
             seed=setting.seed,
@@ -182,7 +183,6 @@ class EventProcess(Process):
 
     def count(self, computations: int, exchanges: int) -> None:
         """Add to the work done; an exchange is a message each way."""
-        # All messages of a method have the same length.
         messages = self.work.messages + 2 * exchanges
         self.work = Work(self.work.computations + computations, messages, messages * self.message_length)
 

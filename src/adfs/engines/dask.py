@@ -25,7 +25,6 @@ from adfs.engines.tasks import (
     Fitted,
     Partition,
     base_of,
-    count_rows,
     fit_partitions,
     predictor_of,
     require,
@@ -131,6 +130,8 @@ class DaskWorkers(Engine):
                 "leave out the cluster for rows in this process"
             )
         client = self._client or default_client()
+        if client.asynchronous:
+            raise InputError("DaskWorkers waits for its fits: give it a client without asynchronous=True")
         plain = without_cluster(estimator)
         folder = None if self.checkpoint is None else Path(self.checkpoint) / "fit"
         options = run_options(estimator, checkpoint=folder, checkpoint_every=self.checkpoint_every)
@@ -295,8 +296,15 @@ def _groups(client: Client, futures: Sequence[Future]) -> tuple[list[Future], li
 
     Partitions stay where they are; the workers are in the order of their first partitions.
     """
-    counts = client.gather(client.map(count_rows, futures, pure=False))
-    parts = [future for future, count in zip(futures, counts, strict=True) if count]
+    lengths = client.gather(client.map(_lengths, futures, pure=False))
+    for place, (n_rows, *others) in enumerate(lengths):
+        for name, length in zip(("y", "sample_weight", "offset"), others, strict=True):
+            if length not in (None, n_rows):
+                raise InputError(
+                    f"{name} must have one entry per row of X: partition {place} has {n_rows} rows and "
+                    f"{length} entries of {name}"
+                )
+    parts = [future for future, (n_rows, *_) in zip(futures, lengths, strict=True) if n_rows]
     if not parts:
         raise InputError("X has no rows")
     holders, found = client.who_has(parts), dict[str, list[int]]()
@@ -409,3 +417,8 @@ class _Worker(TcpPeers):
 def _pack(*block: Any) -> Partition:
     """Return the parts of a partition as one, which then lies on one worker."""
     return block
+
+
+def _lengths(partition: Partition) -> list[int | None]:
+    """Return the number of rows of each part of a partition."""
+    return [None if part is None else int(part.shape[0]) for part in partition]

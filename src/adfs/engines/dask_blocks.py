@@ -109,9 +109,6 @@ def _errors(model: Any, mean: Any, rows: Any, y: Any, weights: Any, offset: Any)
     For classes it is the weight of the wrong ones, otherwise the deviance from the mean or the prediction.
     """
     labels, masses = _columns(y, weights)
-    # A filter may leave a partition without rows, for which `predict` would raise.
-    if not len(labels):
-        return np.zeros(2)
     predicted = model.predict(rows, offset)
     if mean is None:
         return np.array([masses.sum(), masses @ (predicted != labels)])

@@ -27,9 +27,9 @@ Partition = tuple[Any, Any, Any, Any]
 
 
 class Fitted(NamedTuple):
-    """The fitted estimator, the facts about its model, and the warnings of the fit."""
+    """The attributes of the fitted estimator, the facts about its model, and the warnings of the fit."""
 
-    estimator: Any
+    attributes: dict[str, Any]
     model: FittedModel
     warnings: list[Warning | str]
 
@@ -93,28 +93,14 @@ def predict(model: Any, method: str, rows: Any, offset: Any) -> np.ndarray:
     return np.asarray(getattr(model, method)(rows, offset))
 
 
-def count_rows(partition: Partition) -> int:
-    """Return the number of rows of a partition, after a check that its parts have as many."""
-    X, *others = partition
-    n_rows = int(X.shape[0])
-    for name, values in zip(("y", "sample_weight", "offset"), others, strict=True):
-        if values is not None and len(values) != n_rows:
-            raise InputError(
-                f"{name} must have one entry per row of X: a partition has {n_rows} rows and "
-                f"{len(values)} entries of {name}"
-            )
-    return n_rows
-
-
 def fit_partitions(
     estimator: Any, parts: Sequence[Partition], nodes: Sequence[int], cluster: Cluster, options: RunOptions
 ) -> Fitted | None:
     """Fit the partitions of this process as the nodes of their numbers; process 0 returns the result."""
     rows, y, weights, offset = (_joined(columns) for columns in zip(*parts, strict=True))
     # An estimator takes one matrix: where the partitions end in it tells the nodes of this process.
-    ends = np.cumsum([count_rows(part) for part in parts])
-    base = base_of(estimator)
-    # These are put back after the fit, so that the user's object comes back with its own parameters.
+    ends = np.cumsum([len(part[1]) for part in parts])
+    base, parameters = base_of(estimator), estimator.get_params(deep=False)
     given = {"n_nodes": base.n_nodes, "partition": base.partition, "cluster": None}
     base.set_params(n_nodes=len(parts), partition=np.split(np.arange(ends[-1]), ends[:-1]), cluster=cluster)
     with contextlib.ExitStack() as held:
@@ -127,21 +113,20 @@ def fit_partitions(
     # All processes end with the same model, so one of them sends it.
     if cluster.rank > 0:
         return None
+    # The user's estimator keeps its own parameters; the best one of a search gets them back.
+    found = {name: value for name, value in vars(estimator).items() if name not in parameters}
+    if "best_estimator_" in found:
+        found["best_estimator_"].set_params(**given)
     # The runs hold this process's dual variables, which nobody needs.
-    for each in (base, *([estimator.best_estimator_] if isinstance(estimator, PenaltyCV) else [])):
-        each.set_params(**given)
-    return Fitted(estimator, replace(model, runs=[], end=None), [note.message for note in noted])
+    return Fitted(found, replace(model, runs=[], end=None), [note.message for note in noted])
 
 
 def take_fitted(estimator: Any, fitted: Fitted) -> FittedModel:
     """Give the estimator of the user's program the attributes of the fitted one; return the model's facts."""
-    # The user's parameters stay as they are; only what the fit has found is taken over.
-    parameters = estimator.get_params(deep=False)
-    found = {name: value for name, value in vars(fitted.estimator).items() if name not in parameters}
-    if "best_estimator_" in found:
+    if "best_estimator_" in fitted.attributes:
         # The best estimator travelled without the cluster, which it needs to predict for collections.
-        found["best_estimator_"].set_params(cluster=base_of(estimator).cluster)
-    vars(estimator).update(found)
+        fitted.attributes["best_estimator_"].set_params(cluster=base_of(estimator).cluster)
+    vars(estimator).update(fitted.attributes)
     for note in fitted.warnings:
         warnings.warn(note, stacklevel=5)
     return fitted.model

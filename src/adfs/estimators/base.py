@@ -283,7 +283,9 @@ class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type
     def _margins(self, X: Any, offset: Any) -> np.ndarray:
         """Return the decision values of rows, which are checked first; an offset is added."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=READ_OPTIONS["dtype"], reset=False)
+        # No rows have no predictions: a filter may leave a block of a collection without any.
+        options = {"accept_sparse": "csr", "dtype": READ_OPTIONS["dtype"], "ensure_min_samples": 0}
+        X = validate_data(self, X, reset=False, **options)
         coef = self.coef_ if self.coef_.ndim == 2 else self.coef_[None, :]
         return decision_values(X, coef, self.intercept_, offset)
 

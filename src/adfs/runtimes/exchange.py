@@ -47,7 +47,7 @@ class EventExchange:
         # While a message is under way, a process has the time for about τ samples. If more events wait, there
         # is little more to do, and every event that waits is tried again and again.
         self._ahead = int(min(max(256.0, 2.0 * (tau or 0.0)), 1 << 16))
-        self._at_once = max(8, min(_EVENTS_PER_POLL, _NUMBERS_PER_POLL // process.message_length))
+        self._at_once = _EVENTS_PER_POLL
         # Room for the events that wait and for the next ones that are tried.
         room = self._ahead + self._at_once if links.edges.size else 0
         self._blocked = np.zeros(int((process.slot >= 0).sum()) if room else 0, dtype=np.uint8)
@@ -81,6 +81,9 @@ class EventExchange:
             self.times.computing += time.perf_counter() - begun
             process.count(computations, size - computations)
             return
+        # A sparse row has far fewer numbers than a message.
+        numbers = computations * process.row_length + (size - computations) * process.message_length
+        self._at_once = max(8, min(_EVENTS_PER_POLL, int(_NUMBERS_PER_POLL * size / max(1.0, numbers))))
         self._execute(events, size)
         # Inside this process an exchange is two messages, one each way; with another process it is one.
         exchanged = events.actor[events.sample < 0] - process.slot.size
