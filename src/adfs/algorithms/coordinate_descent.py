@@ -2,21 +2,32 @@
 
 The model of F around θ is gᵀ(z − θ) + ½(z − θ)ᵀH(z − θ) + Σ_k λ_k|z_k|. Coordinate descent finds the entries
 of z that are 0, and a Newton step finds the values of the others, however close to collinear the columns are.
+`minimise_model` has H. `minimise_on_rows` has the samples instead, all of them: with many sparse columns H is
+far larger than these, and conjugate gradients take the place of a Newton step.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator, cg
 
+from adfs.algorithms.method_kernels import row_margin
 from adfs.algorithms.newton import newton_move
-from adfs.compilation import kernel
+from adfs.compilation import inlined, kernel
+from adfs.problem.samples import Rows, row_column, row_entry, row_span, rows_of
 from adfs.threads import single_threaded
 
 _MOST_ROUNDS = 500  # of coordinate descent and a Newton step
 _MOST_IDLE = 3  # rounds in which rounding hides the decrease of the model, after which it is solved
 _MOST_SWEEPS = 20  # over the non-zero entries, between two sweeps over all
+_FEW_SWEEPS = 5  # between two steps of conjugate gradients, which take as many sweeps' time
+_MOST_PRODUCTS = 50  # of a step of conjugate gradients, which ends when its residual has fallen
+_RESIDUAL = 1e-2  # to this share
 _REST = 0.05  # a sweep that moves z by this share of the first one's movement ends them
 _ROUNDING = 1e-13  # of a diagonal entry, relative to it, from which a multiple of a column was subtracted
 
@@ -42,6 +53,14 @@ def model_gap(r: np.ndarray, z: np.ndarray, lam: np.ndarray, sigma: np.ndarray, 
                 soft += 0.5 * rest * rest / sigma[k] if sigma[k] > 0.0 else math.inf
             hard += 0.5 * sigma[k] * z[k] * z[k]
     return slack + min(soft, hard + excess * value)
+
+
+@inlined
+def _threshold(free: float, threshold: float) -> float:
+    """Return the minimiser of the model in one entry, a soft threshold."""
+    if free > threshold:
+        return free - threshold
+    return free + threshold if free < -threshold else 0.0
 
 
 @kernel
@@ -70,13 +89,7 @@ def descend(
                 h = hessian[k, k]
                 if h <= 0.0 or (sweep > 0 and z[k] == 0.0):
                     continue
-                # The minimiser in one entry is a soft threshold.
-                free, threshold = z[k] - r[k] / h, lam[k] / h
-                new = 0.0
-                if free > threshold:
-                    new = free - threshold
-                elif free < -threshold:
-                    new = free + threshold
+                new = _threshold(z[k] - r[k] / h, lam[k] / h)
                 change = new - z[k]
                 # One row of H brings the gradient up to date.
                 if change != 0.0:
@@ -98,36 +111,41 @@ def descend(
 
 
 def face_step(hessian: np.ndarray, r: np.ndarray, z: np.ndarray, lam: np.ndarray) -> None:
-    """Move the non-zero entries of z by a Newton step of the model with their signs held, in place.
-
-    Entries that would change their signs become 0 if the model falls then; otherwise the step ends at the
-    first of them.
-    """
+    """Move the non-zero entries of z by a Newton step of the model with their signs held, in place."""
     face = np.flatnonzero((z != 0.0) | (lam == 0.0))
-    if not face.size:
-        return
-    # With its signs held the model is a parabola in these entries.
-    own, old, bounds = hessian[np.ix_(face, face)], z[face], lam[face]
-    step = newton_move(own, r[face] + bounds * np.sign(old))
+    if face.size:
+        # With its signs held the model is a parabola in these entries.
+        own = hessian[np.ix_(face, face)]
+        step = newton_move(own, r[face] + lam[face] * np.sign(z[face]))
+        z[face] += _within_signs(r[face], z[face], lam[face], step, own.__matmul__)
+
+
+def _within_signs(
+    r: np.ndarray,
+    old: np.ndarray,
+    lam: np.ndarray,
+    step: np.ndarray,
+    multiply: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Return how far to move some entries along a step, so that the model falls.
+
+    Entries that would change their signs become 0: beyond, the parabola is no longer the model. The step is
+    halved until the model falls, at the latest where the first entry is 0. ``multiply`` is that with H.
+    """
     if not np.isfinite(step).all():
-        return
-
-    def change(new: np.ndarray) -> float:
-        move = new - old
-        return float(r[face] @ move + 0.5 * move @ (own @ move) + bounds @ (np.abs(new) - np.abs(old)))
-
-    # Beyond a change of sign the parabola is no longer the model.
-    new = old + step
-    crossing = (bounds > 0.0) & (new * old < 0.0)
-    if crossing.any():
-        cut = np.where(crossing, 0.0, new)
-        if change(cut) < 0.0:
-            new = cut
-        else:
-            lengths = np.where(crossing, -old / np.where(crossing, step, 1.0), np.inf)
-            new = np.where(lengths <= lengths.min(), 0.0, old + lengths.min() * step)
-    if change(new) < 0.0:
-        z[face] = new
+        return np.zeros_like(old)
+    # The length at which each entry is 0; those that keep their signs never are.
+    lengths = np.full_like(old, np.inf)
+    np.divide(-old, step, out=lengths, where=(lam > 0.0) & (old * step < 0.0))
+    first, length = min(1.0, lengths.min()), 1.0
+    while True:
+        move = np.where(lengths <= length, -old, length * step)
+        change = r @ move + 0.5 * move @ multiply(move) + lam @ (np.abs(old + move) - np.abs(old))
+        if change < 0.0:
+            return move
+        if length == first:  # rounding
+            return np.zeros_like(old)
+        length = max(first, 0.5 * length)
 
 
 @single_threaded
@@ -172,3 +190,125 @@ def minimise_model(
         if idle == _MOST_IDLE:
             break
     return z, gap
+
+
+# --------------------------------------------------------------------------- without a matrix
+
+
+class RowModel(NamedTuple):
+    """A model at z, with Σ_j c_j x_j x_jᵀ + diag(σ) − aaᵀ for H: an intercept has its best value.
+
+    Row k of ``columns`` is column k of the samples, ``curvatures`` (N,) are the c_j, ``diagonal`` (k,) that
+    of H, and ``across`` (k,) a. With z changes the way of the intercept, ``shift`` (1,), in units of its
+    curvature; and ``slopes`` (N,), those of the model without this way.
+    """
+
+    columns: Rows
+    curvatures: np.ndarray
+    lam: np.ndarray
+    sigma: np.ndarray
+    diagonal: np.ndarray
+    across: np.ndarray
+    z: np.ndarray
+    slopes: np.ndarray
+    shift: np.ndarray
+
+
+@kernel
+def sweep_rows(model: RowModel, whole: bool) -> float:
+    """Do a sweep of coordinate descent over all entries of z, or its non-zeros; return how far it moved."""
+    columns, z, slopes, shift = model.columns, model.z, model.slopes, model.shift
+    moved = 0.0
+    for k in range(z.size):
+        h = model.diagonal[k]
+        if h <= 0.0 or not (whole or z[k] != 0.0):
+            continue
+        r = row_margin(columns, k, slopes) + model.sigma[k] * z[k] + model.across[k] * shift[0]
+        change = _threshold(z[k] - r / h, model.lam[k] / h) - z[k]
+        if change != 0.0:
+            z[k] += change
+            shift[0] -= model.across[k] * change
+            start, stop = row_span(columns, k)
+            for m in range(start, stop):
+                j = row_column(columns, k, m)
+                slopes[j] += change * model.curvatures[j] * row_entry(columns, k, m)
+            moved += h * change * change
+    return moved
+
+
+def _face_step_on_rows(matrix: sp.csr_array, model: RowModel) -> None:
+    """Do `face_step` by conjugate gradients, which see what single entries move too slowly; in place."""
+    face = np.flatnonzero((model.z != 0.0) & (model.diagonal > 0.0))
+    if not face.size:
+        return
+    own, beside, scale = matrix[face], model.across[face], 1.0 / model.diagonal[face]
+    z, lam, sigma = model.z[face], model.lam[face], model.sigma[face]
+
+    def multiply(v: np.ndarray) -> np.ndarray:
+        return np.asarray(own @ (model.curvatures * (own.T @ v)) + sigma * v - beside * (beside @ v))
+
+    r, shape = own @ model.slopes + sigma * z + beside * model.shift, (face.size, face.size)
+    product = LinearOperator(shape, matvec=multiply, dtype=np.float64)
+    inverse = LinearOperator(shape, matvec=scale.__mul__, dtype=np.float64)
+    with np.errstate(all="ignore"):  # a step that is not finite is not taken
+        step, _ = cg(product, -r - lam * np.sign(z), rtol=_RESIDUAL, maxiter=_MOST_PRODUCTS, M=inverse)
+    move = _within_signs(r, z, lam, step, multiply)
+    model.z[face] += move
+    model.slopes[:] += model.curvatures * (own.T @ move)
+    model.shift[:] -= beside @ move
+
+
+@single_threaded
+def minimise_on_rows(
+    columns: sp.csr_array,
+    curvatures: np.ndarray,
+    slopes: np.ndarray,
+    theta: np.ndarray,
+    lam: np.ndarray,
+    sigma: np.ndarray,
+    value: float,
+    target: float,
+) -> tuple[np.ndarray, float]:
+    """Return what `minimise_model` returns, for H = Σ_j c_j x_j x_jᵀ + diag(σ).
+
+    The rows of ``columns`` (k, N) are the columns of the samples; ``curvatures`` (N,) are the c_j, and
+    ``slopes`` (N,) those of the losses at θ, which are overwritten by those of the model.
+    """
+    # The intercept is eliminated: a = x_0ᵀCX/√(x_0ᵀCx_0).
+    across, shift, root, k = np.zeros_like(theta), np.zeros(1), 0.0, theta.size
+    if lam[-1] == 0.0:
+        k -= 1
+        constant = columns[[k]].toarray()[0]
+        root = math.sqrt(constant @ (curvatures * constant))
+        if root > 0.0:
+            across = columns @ (curvatures * constant / root)
+            shift[0] = -(constant @ slopes) / root
+    end, starts, shape = columns.indptr[k], columns.indptr[: k + 1], (k, curvatures.size)
+    data, indices, across, lam, sigma = (
+        columns.data[:end],
+        columns.indices[:end],
+        across[:k],
+        lam[:k],
+        sigma[:k],
+    )
+    before = sp.csr_array((data * data, indices, starts), shape) @ curvatures + sigma
+    diagonal = before - across * across
+    diagonal = np.where(diagonal <= _ROUNDING * before, before, diagonal)  # of a constant column
+    rows, z = sp.csr_array((data, indices, starts), shape), theta[:k].copy()
+    model = RowModel(rows_of(rows), curvatures, lam, sigma, diagonal, across, z, slopes, shift)
+    g, least, idle, moved = np.zeros(0), 0.0, 0, math.inf
+    for _ in range(_MOST_ROUNDS):
+        r = rows @ slopes + sigma * z + across * shift
+        g = g if g.size else r
+        gap = model_gap(r, z, lam, sigma, value)
+        now = float(0.5 * (z - theta[:k]) @ (g + r) + lam @ (np.abs(z) - np.abs(theta[:k])))
+        idle = 0 if now < least - 1e-15 * abs(least) else idle + 1
+        least = min(least, now)
+        if gap <= target or moved == 0.0 or idle > _MOST_IDLE:
+            break
+        moved = sweep_rows(model, True)
+        for _ in range(_FEW_SWEEPS - 1):
+            if sweep_rows(model, False) <= _REST * moved:
+                break
+        _face_step_on_rows(rows, model)
+    return np.append(z, theta[k:] + (shift / root if root > 0.0 else 0.0)), gap
