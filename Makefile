@@ -8,8 +8,11 @@ STAMP := $(VENV)/.installed-py$(VERSION)
 # The versions that are installed: a file for each Python, so that a release elsewhere breaks nothing here. A Python
 # without one gets the newest of everything.
 CONSTRAINTS ?= $(wildcard constraints/py$(VERSION).txt)
-# Test files run whole in one worker, so that a file which starts MPI processes never meets itself.
-WORKERS ?= 2
+# Test files run whole in one worker, so that a file which starts MPI processes never meets itself. Three workers
+# keep two cores busy: a test of deadlines mostly waits. The files come in their order, the long ones before the
+# doctests, so that no worker begins a long one at the end.
+WORKERS ?= 3
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest
 
 # One thread a process: more ranks than cores would otherwise fight, and sums must keep their order.
@@ -41,7 +44,7 @@ test: $(STAMP)  ## the linters and the tests, side by side
 	$(MAKE) -j 2 lint tests
 
 tests: $(STAMP)  ## the tests alone
-	$(PYTEST) -n $(WORKERS) --dist loadfile
+	$(PYTEST) $(SPREAD)
 
 test-latest: VENV = .venv-latest
 test-latest:  ## the linters and the tests, with the newest version of everything
@@ -69,10 +72,10 @@ test-engines:  ## the tests of Dask and Spark, with Spark 3.5 and, where Java 17
 		PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python $(PYTEST) tests/engines/test_spark.py docs/how-to/spark.md; fi
 
 coverage: $(STAMP)  ## the tests, and which lines they reach (which makes them a quarter slower)
-	$(PYTEST) -n $(WORKERS) --dist loadfile --cov --cov-report=term
+	$(PYTEST) $(SPREAD) --cov --cov-report=term
 
 soak: $(STAMP)  ## the long versions of the tests
-	$(PYTEST) -m soak -n $(WORKERS) --dist loadfile
+	$(PYTEST) -m soak $(SPREAD)
 
 bench: $(STAMP)  ## the benchmarks; the tables go to benchmarks/results
 	$(BIN)/python -m benchmarks

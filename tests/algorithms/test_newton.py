@@ -57,7 +57,7 @@ def test_hessian_bands_make_up_the_hessian(sparse):
     for first, last in bands:
         band = np.empty((2, sum(d - row for row in range(first, last))))
         room = np.empty((last - first, d))
-        fill_hessian(problem.samples, ridge, curvatures, first, last, room, band)
+        fill_hessian(problem.samples.rows, problem.node_starts, ridge, curvatures, first, last, room, band)
         found = np.hstack([found, band])
     expected = problem.hessian(theta)[np.triu_indices(d)]
     np.testing.assert_allclose(found.sum(axis=0), expected, rtol=0, atol=1e-12 * np.abs(expected).max())

@@ -83,10 +83,14 @@ def attack(loss: Loss, seed: int, lasso: bool = False) -> Attack:
     return Attack(X, y, weights, offset, alpha, l1, nodes, tol, rng.random() < 0.2)
 
 
+# They refuse a single node.
+ON_EDGES = {"esdacd", "opapc", "sonata", "dvr", "dadao", "gt-saga"}
+
+
 def nodes_of(method: str, given: Attack) -> int:
     if METHODS[method].kind == "single":
         return 1
-    return 3 if method == "esdacd" else given.n_nodes  # it works on edges
+    return 3 if method in ON_EDGES else given.n_nodes
 
 
 def solver_for(method: str, given: Attack) -> Solver:

@@ -69,7 +69,7 @@ def entries() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "ranks", [pytest.param(2, marks=pytest.mark.soak), 4, pytest.param(9, marks=pytest.mark.soak)]
+    "ranks", [2, pytest.param(4, marks=pytest.mark.soak), pytest.param(9, marks=pytest.mark.soak)]
 )
 def test_mpi_ranks_give_the_bits_of_the_simulator(
     ranks: int, simulated: dict[str, str], tmp_path: Path

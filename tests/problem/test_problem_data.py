@@ -50,10 +50,12 @@ def test_evaluation_has_the_same_bits_dense_and_sparse(loss: Loss) -> None:
     dense, sparse = rows_of(X), rows_of(sp.csr_array(X))
 
     def sums(rows: Rows) -> list[bytes]:
+        margins = evaluation.row_margins(rows, theta, 40, 1)
         arrays = [
             *gaps.scan_rows(rows, weights, node_starts),
+            gaps.row_roundings(rows, 40),
             evaluation.loss_slopes(Samples(loss, rows, y, weights, node_starts), theta),
-            evaluation.loss_sums(Samples(loss, rows, y, weights, node_starts), theta),
+            evaluation.loss_sums(loss, y, weights, node_starts, margins),
             evaluation.weighted_row_sums(rows, node_starts, s, 7),
             evaluation.weighted_row_total(rows, node_starts, s, 7),
         ]
@@ -72,7 +74,8 @@ def test_evaluation_sums_node_by_node() -> None:
     theta, s = rng.standard_normal(7), rng.standard_normal((40, 1))
     rows = rows_of(X)
     losses_ = np.log1p(np.exp(-y * (X @ theta))) * weights
-    sums = evaluation.loss_sums(Samples(loss, rows, y, weights, node_starts), theta)
+    margins = evaluation.row_margins(rows, theta, 40, 1)
+    sums = evaluation.loss_sums(loss, y, weights, node_starts, margins)
     vectors = evaluation.weighted_row_sums(rows, node_starts, s, 7)
     for i, (a, b) in enumerate([(0, 5), (5, 5), (5, 22), (22, 40)]):
         assert sums[i] == pytest.approx(losses_[a:b].sum(), rel=1e-14)

@@ -105,7 +105,8 @@ def test_run_survives_a_kill_at_any_moment(moment: int, tmp_path: Path, folder: 
         if rank != guilty and one.code != 0:  # it may have ended before
             assert one.code == 2, one.err
             assert [line[:6] for line in one.err.splitlines()] == ["adfs: "], one.err
-            assert f"rank {guilty}" in one.sentence, one.err
+            # Before all have met, a rank may wait for one that has ended because of the killed one.
+            assert f"rank {guilty}" in one.sentence or "at the start" in one.sentence, one.err
     again = launch_peers(size, "long_run", arguments, timeout=120.0, **settings(tls, folder))
     expected = stamp(case.simulate())
     assert [one.result for one in again] == [expected] * size

@@ -25,11 +25,11 @@ from adfs.threads import single_threaded
 _MOST_ROUNDS = 500  # of coordinate descent and a Newton step
 _MOST_IDLE = 3  # rounds in which rounding hides the decrease of the model, after which it is solved
 _MOST_SWEEPS = 20  # over the non-zero entries, between two sweeps over all
-_FEW_SWEEPS = 5  # between two steps of conjugate gradients, which take as many sweeps' time
-_MOST_PRODUCTS = 50  # of a step of conjugate gradients, which ends when its residual has fallen
-_RESIDUAL = 1e-2  # to this share
 _REST = 0.05  # a sweep that moves z by this share of the first one's movement ends them
 _ROUNDING = 1e-13  # of a diagonal entry, relative to it, from which a multiple of a column was subtracted
+
+
+Product = Callable[[np.ndarray], np.ndarray]  # with H
 
 
 @kernel
@@ -121,16 +121,12 @@ def face_step(hessian: np.ndarray, r: np.ndarray, z: np.ndarray, lam: np.ndarray
 
 
 def _within_signs(
-    r: np.ndarray,
-    old: np.ndarray,
-    lam: np.ndarray,
-    step: np.ndarray,
-    multiply: Callable[[np.ndarray], np.ndarray],
+    r: np.ndarray, old: np.ndarray, lam: np.ndarray, step: np.ndarray, multiply: Product
 ) -> np.ndarray:
-    """Return how far to move some entries along a step, so that the model falls.
+    """Return how far to move entries along a step, so that the model falls.
 
     Entries that would change their signs become 0: beyond, the parabola is no longer the model. The step is
-    halved until the model falls, at the latest where the first entry is 0. ``multiply`` is that with H.
+    halved until the model falls, at the latest where the first entry is 0.
     """
     if not np.isfinite(step).all():
         return np.zeros_like(old)
@@ -196,38 +192,33 @@ def minimise_model(
 
 
 class RowModel(NamedTuple):
-    """A model at z, with Σ_j c_j x_j x_jᵀ + diag(σ) − aaᵀ for H: an intercept has its best value.
+    """A model at z (k,), for H = Σ_j c_j x_j x_jᵀ + diag(σ).
 
-    Row k of ``columns`` is column k of the samples, ``curvatures`` (N,) are the c_j, ``diagonal`` (k,) that
-    of H, and ``across`` (k,) a. With z changes the way of the intercept, ``shift`` (1,), in units of its
-    curvature; and ``slopes`` (N,), those of the model without this way.
+    Row k of ``columns`` is column k of the samples, ``curvatures`` (N,) are the c_j, and ``diagonal`` (k,) is
+    that of H. With z change ``slopes`` (N,), those of the model.
     """
 
     columns: Rows
     curvatures: np.ndarray
+    diagonal: np.ndarray
     lam: np.ndarray
     sigma: np.ndarray
-    diagonal: np.ndarray
-    across: np.ndarray
     z: np.ndarray
     slopes: np.ndarray
-    shift: np.ndarray
 
 
 @kernel
 def sweep_rows(model: RowModel, whole: bool) -> float:
     """Do a sweep of coordinate descent over all entries of z, or its non-zeros; return how far it moved."""
-    columns, z, slopes, shift = model.columns, model.z, model.slopes, model.shift
-    moved = 0.0
+    columns, z, slopes, moved = model.columns, model.z, model.slopes, 0.0
     for k in range(z.size):
         h = model.diagonal[k]
         if h <= 0.0 or not (whole or z[k] != 0.0):
             continue
-        r = row_margin(columns, k, slopes) + model.sigma[k] * z[k] + model.across[k] * shift[0]
+        r = row_margin(columns, k, slopes) + model.sigma[k] * z[k]
         change = _threshold(z[k] - r / h, model.lam[k] / h) - z[k]
         if change != 0.0:
             z[k] += change
-            shift[0] -= model.across[k] * change
             start, stop = row_span(columns, k)
             for m in range(start, stop):
                 j = row_column(columns, k, m)
@@ -236,26 +227,25 @@ def sweep_rows(model: RowModel, whole: bool) -> float:
     return moved
 
 
-def _face_step_on_rows(matrix: sp.csr_array, model: RowModel) -> None:
+def _face_step_on_rows(columns: sp.csr_array, model: RowModel) -> None:
     """Do `face_step` by conjugate gradients, which see what single entries move too slowly; in place."""
-    face = np.flatnonzero((model.z != 0.0) & (model.diagonal > 0.0))
-    if not face.size:
-        return
-    own, beside, scale = matrix[face], model.across[face], 1.0 / model.diagonal[face]
-    z, lam, sigma = model.z[face], model.lam[face], model.sigma[face]
+    face = np.flatnonzero(((model.z != 0.0) | (model.lam == 0.0)) & (model.diagonal > 0.0))
+    # In units in which the diagonal of H is 1.
+    scale = 1.0 / np.sqrt(model.diagonal[face])
+    own, z, lam = sp.diags_array(scale) @ columns[face], model.z[face] / scale, model.lam[face] * scale
+    sigma = model.sigma[face] * scale * scale
 
     def multiply(v: np.ndarray) -> np.ndarray:
-        return np.asarray(own @ (model.curvatures * (own.T @ v)) + sigma * v - beside * (beside @ v))
+        return np.asarray(own @ (model.curvatures * (own.T @ v)) + sigma * v)
 
-    r, shape = own @ model.slopes + sigma * z + beside * model.shift, (face.size, face.size)
-    product = LinearOperator(shape, matvec=multiply, dtype=np.float64)
-    inverse = LinearOperator(shape, matvec=scale.__mul__, dtype=np.float64)
+    r = own @ model.slopes + sigma * z
+    hessian = LinearOperator((z.size, z.size), matvec=multiply, dtype=np.float64)
     with np.errstate(all="ignore"):  # a step that is not finite is not taken
-        step, _ = cg(product, -r - lam * np.sign(z), rtol=_RESIDUAL, maxiter=_MOST_PRODUCTS, M=inverse)
+        # As many products at most as sweeps, which take the same time.
+        step, _ = cg(hessian, -r - lam * np.sign(z), rtol=_REST, maxiter=_MOST_SWEEPS)
     move = _within_signs(r, z, lam, step, multiply)
-    model.z[face] += move
+    model.z[face] += scale * move
     model.slopes[:] += model.curvatures * (own.T @ move)
-    model.shift[:] -= beside @ move
 
 
 @single_threaded
@@ -274,41 +264,21 @@ def minimise_on_rows(
     The rows of ``columns`` (k, N) are the columns of the samples; ``curvatures`` (N,) are the c_j, and
     ``slopes`` (N,) those of the losses at θ, which are overwritten by those of the model.
     """
-    # The intercept is eliminated: a = x_0ᵀCX/√(x_0ᵀCx_0).
-    across, shift, root, k = np.zeros_like(theta), np.zeros(1), 0.0, theta.size
-    if lam[-1] == 0.0:
-        k -= 1
-        constant = columns[[k]].toarray()[0]
-        root = math.sqrt(constant @ (curvatures * constant))
-        if root > 0.0:
-            across = columns @ (curvatures * constant / root)
-            shift[0] = -(constant @ slopes) / root
-    end, starts, shape = columns.indptr[k], columns.indptr[: k + 1], (k, curvatures.size)
-    data, indices, across, lam, sigma = (
-        columns.data[:end],
-        columns.indices[:end],
-        across[:k],
-        lam[:k],
-        sigma[:k],
-    )
-    before = sp.csr_array((data * data, indices, starts), shape) @ curvatures + sigma
-    diagonal = before - across * across
-    diagonal = np.where(diagonal <= _ROUNDING * before, before, diagonal)  # of a constant column
-    rows, z = sp.csr_array((data, indices, starts), shape), theta[:k].copy()
-    model = RowModel(rows_of(rows), curvatures, lam, sigma, diagonal, across, z, slopes, shift)
-    g, least, idle, moved = np.zeros(0), 0.0, 0, math.inf
+    z, g, idle, least = theta.copy(), columns @ slopes + sigma * theta, 0, 0.0
+    diagonal = columns.power(2) @ curvatures + sigma
+    model = RowModel(rows_of(columns), curvatures, diagonal, lam, sigma, z, slopes)
     for _ in range(_MOST_ROUNDS):
-        r = rows @ slopes + sigma * z + across * shift
-        g = g if g.size else r
+        # The last entry of a sweep is the intercept, which has its best value then.
+        first = sweep_rows(model, True)
+        r = columns @ slopes + sigma * z
         gap = model_gap(r, z, lam, sigma, value)
-        now = float(0.5 * (z - theta[:k]) @ (g + r) + lam @ (np.abs(z) - np.abs(theta[:k])))
+        now = float(0.5 * (z - theta) @ (g + r) + lam @ (np.abs(z) - np.abs(theta)))
         idle = 0 if now < least - 1e-15 * abs(least) else idle + 1
         least = min(least, now)
-        if gap <= target or moved == 0.0 or idle > _MOST_IDLE:
+        if gap <= target or first == 0.0 or idle > _MOST_IDLE:
             break
-        moved = sweep_rows(model, True)
-        for _ in range(_FEW_SWEEPS - 1):
-            if sweep_rows(model, False) <= _REST * moved:
+        for _ in range(_MOST_SWEEPS):
+            if sweep_rows(model, False) <= _REST * first:
                 break
-        _face_step_on_rows(rows, model)
-    return np.append(z, theta[k:] + (shift / root if root > 0.0 else 0.0)), gap
+        _face_step_on_rows(columns, model)
+    return z, gap

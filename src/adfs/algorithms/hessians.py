@@ -10,11 +10,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from adfs.algorithms.method_kernels import row_margin
-from adfs.compilation import compiled, fma, inlined, kernel, overloads
-from adfs.problem import Samples
+from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.problem.samples import (
     DenseRows,
     Matrix,
@@ -25,6 +23,7 @@ from adfs.problem.samples import (
     row_entry,
     row_span,
     rows_of,
+    sparse,
 )
 
 _TILE = 256  # columns of a Hessian, and samples added to them at once, that stay in the caches
@@ -52,7 +51,8 @@ class OutputCurvatures(NamedTuple):
 
 @kernel
 def fill_hessian(
-    samples: Samples,
+    rows: Rows,
+    node_starts: np.ndarray,
     ridge: np.ndarray,
     curvatures: np.ndarray | OutputCurvatures,
     first: int,
@@ -73,9 +73,7 @@ def fill_hessian(
             for b in range(d):
                 band[a, b] = 0.0
             band[a, first + a] = ridge[i, first + a]
-        _add_products(
-            samples.rows, curvatures, samples.node_starts[i], samples.node_starts[i + 1], first, last, band
-        )
+        _add_products(rows, curvatures, node_starts[i], node_starts[i + 1], first, last, band)
         place = 0
         for a in range(band.shape[0]):
             for b in range(first + a, d):
@@ -208,34 +206,12 @@ def hessian_bands(d: int, numbers: int) -> list[tuple[int, int]]:
     return [*bands, (first, d)]
 
 
-@compiled
-def _picked(rows: SparseRows, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return data, indices and indptr of the columns with a place of at least 0, at these places."""
-    data, indices = np.empty_like(rows.data), np.empty_like(rows.indices)
-    starts, end = np.zeros_like(rows.indptr), 0
-    for j in range(starts.size - 1):
-        for k in range(rows.indptr[j], rows.indptr[j + 1]):
-            place = places[rows.indices[k]]
-            if place >= 0:
-                data[end], indices[end] = rows.data[k], place
-                end += 1
-        starts[j + 1] = end
-    return data[:end], indices[:end], starts
-
-
 def column_rows(X: Matrix, columns: np.ndarray) -> Rows:
     """Return some columns of the rows, (k,), in the order given; all in their order are not copied."""
-    rows, order = rows_of(X), np.arange(columns.size)
-    if columns.size == X.shape[1] and np.array_equal(columns, order):
-        return rows
-    if not isinstance(rows, SparseRows):
+    if np.array_equal(columns, np.arange(X.shape[1])):
+        return rows_of(X)
+    if not sparse(X):
         return rows_of(np.take(X, columns, axis=1))
-    places = np.full(X.shape[1], -1, dtype=X.indices.dtype)
-    places[columns] = order
-    # Several outputs may have the same column. Otherwise one pass is faster than SciPy's two.
-    if np.array_equal(places[columns], order):
-        chosen = sp.csr_array(_picked(rows, places), shape=(X.shape[0], columns.size))
-    else:
-        chosen = X[:, columns]
+    chosen = X[:, columns]
     chosen.sort_indices()
     return rows_of(chosen)

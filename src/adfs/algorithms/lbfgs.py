@@ -308,7 +308,9 @@ class LbfgsProcess(DescentProcess):
         if first:
             # One more sum over the nodes, once per run.
             out = self.ridge.copy()
-            add_diagonals(self.samples, float(self.samples.loss.beta), self.problem.n_outputs, out)
+            rows, beta = self.samples.rows, float(self.samples.loss.beta)
+            weights, node_starts = self.samples.weights, self.samples.node_starts
+            add_diagonals(rows, weights, node_starts, beta, self.problem.n_outputs, out)
             diagonal = gossip.total(out)
             # An unpenalised column of zeros has no curvature.
             self.diagonal[:] = 1.0 / np.where(diagonal > 0.0, diagonal, 1.0)

@@ -84,7 +84,7 @@ class HessianRounds(RoundProcess):
         K). With ``columns`` (d,) only these entries of θ count, in this order; with ``height`` the first so
         many rows of the matrix are returned.
         """
-        samples, ridge, k = self.samples, self.ridge, self.problem.n_nodes
+        rows, ridge, k = self.samples.rows, self.ridge, self.problem.n_nodes
         own: np.ndarray | OutputCurvatures = curvatures
         # θ is laid out output by output: entry k belongs to column k mod p of the rows.
         if curvatures.ndim == 3:
@@ -93,7 +93,7 @@ class HessianRounds(RoundProcess):
             own = OutputCurvatures(curvatures[0], curvatures[1], outputs, np.empty(columns.size))
         if columns is not None:
             rows = column_rows(self.problem.X, columns % self.problem.X.shape[1])
-            samples, ridge = samples._replace(rows=rows), ridge[:, columns]
+            ridge = np.take(ridge, columns, axis=1)  # in the same memory order, for the same kernel
         d = ridge.shape[1]
         height = d if height is None else height
         hessian = np.zeros((height, d) if self.leader is not None else (0, 0))
@@ -104,7 +104,7 @@ class HessianRounds(RoundProcess):
                 break
             out = np.empty((k, (last - first) * (2 * d - first - last + 1) // 2))
             band = np.empty((last - first, d))
-            fill_hessian(samples, ridge, own, first, last, band, out)
+            fill_hessian(rows, self.samples.node_starts, ridge, own, first, last, band, out)
             total = gossip.total(out)
             if self.leader is not None:
                 hessian[first:last][np.arange(d) >= np.arange(first, last)[:, None]] = total

@@ -23,7 +23,7 @@ from adfs.problem.evaluation import (
 )
 from adfs.problem.gaps import DIVERGENCE, soft
 from adfs.problem.losses import divergence
-from adfs.problem.samples import label_at, sparse
+from adfs.problem.samples import label_at
 from adfs.theory import NoParameters
 
 _SHARE = 1e-3  # of the gap, and of the last decrease of F, to which a model is minimised
@@ -53,7 +53,7 @@ class ProximalNewtonProcess(NewtonProcess):
     The *working set* of a round has the columns where θ is not 0, and those whose slopes exceed λ most. Only
     its Hessian is summed. After a full step the slopes of the model, which are linear in the margins, are
     better dual variables than those of the losses: they satisfy |x_kᵀs| ≤ λ as well as the model is solved.
-    One node alone needs no Hessian once its rows are smaller: its models have all columns then.
+    One node alone needs no Hessian once its rows are smaller.
 
     The first rounds have a larger λ, as on the path of glmnet: few columns enter before θ is near enough for
     the model to tell which ones belong to the solution.
@@ -92,11 +92,10 @@ class ProximalNewtonProcess(NewtonProcess):
         self._slopes: np.ndarray | None = None
         # The last direction, the gap of its model, and how many directions the round has tried.
         self._move, self._model_gap, self._tried = np.zeros(d), math.inf, 0
-        # The columns of that model; the samples by columns, and how many entries they have.
+        # The columns of that model; the samples by columns, and how many entries they have: sparse ones too.
         self._chosen, self._by_column = np.zeros(0, dtype=np.int64), sp.csr_array((0, 0))
-        self._entries = math.inf
-        if setting.network.n_nodes == 1 and not self.samples.loss.several_outputs:
-            self._entries = self.problem.X.nnz if sparse(self.problem.X) else self.problem.X.size
+        alone = setting.network.n_nodes == 1 and not self.samples.loss.several_outputs
+        self._entries = self.problem.X.size if alone else math.inf
 
     def arrays(self) -> dict[str, np.ndarray]:
         names = ("squares", "totals", "before", "entered", "prospects")
@@ -239,6 +238,8 @@ class ProximalNewtonProcess(NewtonProcess):
         gap = self._gradient_gap(slice(None), self.prospects[_LAMBDA])
         on_rows = columns.size**2 > self._entries
         target = (_SHARE_ON_ROWS if on_rows else _SHARE) * min(self.prospects[_DECREASE], gap)
+        if on_rows and self.prospects[_LINEAR]:  # two more digits of the certificate are enough for a round
+            target = max(target, _SHARE_ON_ROWS**2 * self.prospects[_GAP])
         given = self.point[columns], lam[columns], sigma[columns], self.value, target
         self._move[:] = 0.0
         if on_rows:

@@ -20,7 +20,6 @@ from adfs.problem.losses import (
     curvature,
     derivative,
     domain,
-    outputs,
     point_of,
     value,
     write_slope,
@@ -158,28 +157,32 @@ def fill_margins(rows: Rows, j: int, table: np.ndarray, out: np.ndarray) -> None
         out[number] = margin
 
 
-@inlined
-def shifted_margins(rows: Rows, y: Labels, j: int, table: np.ndarray, out: np.ndarray) -> None:
-    """Write the margins of row j with its offsets; ``table`` is that of θ."""
-    fill_margins(rows, j, table, out)
-    add_shift(y, j, 1.0, out)
+# Where a kernel is given the loss or the rows, but not both, it is compiled once for each of them instead of
+# once for every pair.
 
 
 @compiled
-def loss_sums(samples: Samples, theta: np.ndarray) -> np.ndarray:
-    """Return Σ_j w_j ℓ(x_jᵀθ; y_j) for each node, shape (n,)."""
+def row_margins(rows: Rows, theta: np.ndarray, count: int, n_outputs: int) -> np.ndarray:
+    """Return the margins x_jᵀθ_k of N = ``count`` rows without their offsets, (N, K)."""
+    out, table = np.empty((count, n_outputs)), np.empty(theta.size)
+    fill_table(rows, theta, n_outputs, table)
+    for j in range(count):
+        fill_margins(rows, j, table, out[j])
+    return out
+
+
+@compiled
+def loss_sums(
+    loss: Loss, y: Labels, weights: np.ndarray, node_starts: np.ndarray, margins: np.ndarray
+) -> np.ndarray:
+    """Return Σ_j w_j ℓ(u_j; y_j) for each node, shape (n,); adds the offsets to ``margins`` (N, K)."""
     # Sums carry their rounding: right to the rounding of their terms, however many there are.
-    loss, node_starts = samples.loss, samples.node_starts
-    n = node_starts.size - 1
-    out = np.empty(n)
-    margins = np.empty(outputs(loss))
-    table = np.empty(theta.size)
-    fill_table(samples.rows, theta, outputs(loss), table)
-    for i in range(n):
+    out = np.empty(node_starts.size - 1)
+    for i in range(out.size):
         total, carry = 0.0, 0.0
         for j in range(node_starts[i], node_starts[i + 1]):
-            shifted_margins(samples.rows, samples.y, j, table, margins)
-            term = samples.weights[j] * value(loss, point_of(loss, margins), plain_label(samples.y, j))
+            add_shift(y, j, 1.0, margins[j])
+            term = weights[j] * value(loss, point_of(loss, margins[j]), plain_label(y, j))
             total, error = two_sum(total, term)
             carry += error
         out[i] = finish_sum(total, carry)
@@ -215,16 +218,17 @@ def loss_sums_at(samples: Samples, points: np.ndarray) -> np.ndarray:
 
 
 @compiled
+def write_slopes(loss: Loss, y: Labels, weights: np.ndarray, margins: np.ndarray) -> None:
+    """Replace the margins of each row by w_j∇ℓ there, with the offsets; ``margins`` (N, K)."""
+    for j in range(weights.size):
+        add_shift(y, j, 1.0, margins[j])
+        write_slope(loss, margins[j], plain_label(y, j), weights[j])
+
+
 def loss_slopes(samples: Samples, theta: np.ndarray) -> np.ndarray:
     """Return w_j∇ℓ at the margins of each row, shape (N, K)."""
-    loss = samples.loss
-    # Margins are written to their place in the result, and replaced by the slopes there.
-    out = np.empty((samples.weights.size, outputs(loss)))
-    table = np.empty(theta.size)
-    fill_table(samples.rows, theta, outputs(loss), table)
-    for j in range(samples.weights.size):
-        shifted_margins(samples.rows, samples.y, j, table, out[j])
-        write_slope(loss, out[j], plain_label(samples.y, j), samples.weights[j])
+    out = row_margins(samples.rows, theta, samples.weights.size, samples.loss.n_outputs)
+    write_slopes(samples.loss, samples.y, samples.weights, out)
     return out
 
 
@@ -310,12 +314,14 @@ def weighted_row_sums(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n_
 
 
 @kernel
-def add_diagonals(samples: Samples, beta: float, n_outputs: int, out: np.ndarray) -> None:
+def add_diagonals(
+    rows: Rows, weights: np.ndarray, node_starts: np.ndarray, beta: float, n_outputs: int, out: np.ndarray
+) -> None:
     """Add the diagonal Σ_j wβx² of each node's largest Hessian to ``out``, (k, d)."""
-    rows, width = samples.rows, out.shape[1] // n_outputs
+    width = out.shape[1] // n_outputs
     for i in range(out.shape[0]):
-        for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
-            curvature = beta * samples.weights[j]
+        for j in range(node_starts[i], node_starts[i + 1]):
+            curvature = beta * weights[j]
             start, stop = row_span(rows, j)
             for output in range(n_outputs):
                 first = np.uint64(output * width)
@@ -325,16 +331,21 @@ def add_diagonals(samples: Samples, beta: float, n_outputs: int, out: np.ndarray
 
 
 @compiled
-def conjugate_sums(samples: Samples, active: np.ndarray, duals: np.ndarray) -> np.ndarray:
+def conjugate_sums(
+    loss: Loss,
+    y: Labels,
+    weights: np.ndarray,
+    node_starts: np.ndarray,
+    active: np.ndarray,
+    duals: np.ndarray,
+) -> np.ndarray:
     """Return Σ_j w_j ℓ*(s_j/w_j; y_j) for each node, ``duals`` (N, K); shape (n,).
 
     An inactive row is the constant wℓ(0), whose conjugate at 0 is −wℓ(0) and infinite elsewhere.
     """
-    loss, node_starts, y, weights = samples.loss, samples.node_starts, samples.y, samples.weights
-    n = node_starts.size - 1
-    out = np.empty(n)
+    out = np.empty(node_starts.size - 1)
     scaled, zero = np.empty(duals.shape[1]), np.zeros(duals.shape[1])
-    for i in range(n):
+    for i in range(out.size):
         total = 0.0
         for j in range(node_starts[i], node_starts[i + 1]):
             # With an offset o the conjugate at s is that without, less o·s.
@@ -354,11 +365,13 @@ def conjugate_sums(samples: Samples, active: np.ndarray, duals: np.ndarray) -> n
 
 
 @compiled
-def clip_to_domain(samples: Samples, active: np.ndarray, duals: np.ndarray) -> None:
+def clip_to_domain(
+    loss: Loss, y: np.ndarray, weights: np.ndarray, active: np.ndarray, duals: np.ndarray
+) -> None:
     """Move each s_j/w_j into the domain of ℓ*(·; y_j), and put 0 on inactive rows, in place; (N, K)."""
     for j in range(duals.shape[0]):
         if active[j]:
-            clip_dual(samples.loss, duals[j], plain_label(samples.y, j), samples.weights[j])
+            clip_dual(loss, duals[j], y[j], weights[j])
         else:  # nan stays: a run that diverged is not to look as if it had not
             for k in range(duals.shape[1]):
                 if not math.isnan(duals[j, k]):

@@ -261,7 +261,8 @@ class FiniteSum(ABC):
     def column_squares(self) -> np.ndarray:
         """Each node's Σ w x_k² over its rows, for each output of a linear model; shape (n, d)."""
         out = np.zeros((self.n_nodes, self.n_features))
-        add_diagonals(self.samples, 1.0, self.n_outputs, out)
+        samples = self.samples
+        add_diagonals(samples.rows, samples.weights, samples.node_starts, 1.0, self.n_outputs, out)
         return out
 
     def dual_squares(self, duals: np.ndarray) -> np.ndarray:

@@ -24,15 +24,22 @@ import numpy as np
 
 from adfs.compilation import compiled, inlined, kernel
 from adfs.problem.evaluation import (
-    fill_table,
     finish_sum,
     inner_product,
-    shifted_margins,
     sum_in_order,
     two_sum,
 )
-from adfs.problem.losses import divergence, point_of, value, write_slope
-from adfs.problem.samples import Rows, Samples, by_class, plain_label, row_entry, row_span, shift_size
+from adfs.problem.losses import Loss, divergence, point_of, value, write_slope
+from adfs.problem.samples import (
+    Labels,
+    Rows,
+    add_shift,
+    by_class,
+    plain_label,
+    row_entry,
+    row_span,
+    shift_size,
+)
 
 _EPS = float(np.finfo(np.float64).eps)
 _OWN_ROUNDING = 2.0**-44  # of a divergence and of sums of such, relative to themselves
@@ -217,35 +224,47 @@ def margin_rounding(scales: np.ndarray, beta: float, square: float, slack: float
 # --------------------------------------------------------------------------- the gap
 
 
+@compiled
+def row_roundings(rows: Rows, count: int) -> np.ndarray:
+    """Return (m + 4)‖x‖ of N = ``count`` rows, m being the entries of a row that are not 0; shape (N,)."""
+    out = np.empty(count)
+    for j in range(count):
+        squares, entries = _row_size(rows, j)
+        out[j] = (entries + 4.0) * math.sqrt(squares)
+    return out
+
+
 @kernel
 def sum_gap(
-    samples: Samples,
+    loss: Loss,
+    y: Labels,
+    weights: np.ndarray,
+    node_starts: np.ndarray,
     active: np.ndarray,
     duals: np.ndarray,
-    theta: np.ndarray,
+    margins: np.ndarray,
+    roundings: np.ndarray,
     kind: tuple[bool, bool],
     sizes: tuple[float, float],
-    room: tuple[np.ndarray, np.ndarray],
+    scaled: np.ndarray,
     out: np.ndarray,
 ) -> None:
     """Do the sums of `Problem.gap_parts` that run over samples; ``duals`` (N, K), ``out`` (n, 6).
 
-    ``kind`` says whether there are kinks and whether there is a log link, ``sizes`` are ‖θ‖ and the slack,
-    ``room`` is (2, K) and (K·p,).
+    ``margins`` (N, K) have no offsets yet, ``roundings`` (N,) are those of `row_roundings` where there are
+    kinks. ``kind`` says whether there are kinks and whether there is a log link, ``sizes`` are ‖θ‖ and the
+    slack, ``scaled`` (K,) is working memory. The margins are overwritten.
     """
-    margins, scaled, table = room[0][0], room[0][1], room[1]
     kinks, log_link = kind
-    fill_table(samples.rows, theta, margins.size, table)
-    loss, node_starts, y, weights = samples.loss, samples.node_starts, samples.y, samples.weights
     for i in range(out.shape[0]):
         apart, apart_carry, total, total_carry, squares, rounding = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
         for j in range(node_starts[i], node_starts[i + 1]):
             weight = weights[j]
-            label = plain_label(y, j)
+            label, u = plain_label(y, j), margins[j]
             # F has the rows with weight, active or not.
             if weight > 0.0:
-                shifted_margins(samples.rows, samples.y, j, table, margins)
-                total, error = two_sum(total, weight * value(loss, point_of(loss, margins), label))
+                add_shift(y, j, 1.0, u)
+                total, error = two_sum(total, weight * value(loss, point_of(loss, u), label))
                 total_carry += error
             # The conjugate of a constant is finite at 0 only.
             if not active[j]:
@@ -257,23 +276,22 @@ def sum_gap(
                 squares += scaled[k] * duals[j, k]
             if kinks:
                 # No bound of the curvature: the worse of the two ends of the interval that rounding leaves.
-                size, count = _row_size(samples.rows, j)
                 labels = abs(label) + shift_size(y, j)
                 if log_link:  # of a logarithm and an exponential too
                     labels += 1.0 + (abs(math.log(label)) if label > 0.0 else 0.0)
-                shift = sizes[1] + _EPS * ((count + 4.0) * math.sqrt(size) * sizes[0] + 8.0 * labels)
-                middle = margins[0]
-                margins[0] = middle - shift
-                below = divergence(loss, point_of(loss, margins), point_of(loss, scaled), label)
-                write_slope(loss, margins, label, weight)
-                slope = abs(margins[0])
-                margins[0] = middle + shift
-                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), label)
+                shift = sizes[1] + _EPS * (roundings[j] * sizes[0] + 8.0 * labels)
+                middle = u[0]
+                u[0] = middle - shift
+                below = divergence(loss, point_of(loss, u), point_of(loss, scaled), label)
+                write_slope(loss, u, label, weight)
+                slope = abs(u[0])
+                u[0] = middle + shift
+                term = divergence(loss, point_of(loss, u), point_of(loss, scaled), label)
                 term = max(term, below)
-                write_slope(loss, margins, label, weight)
-                rounding += shift * max(slope, abs(margins[0]))
+                write_slope(loss, u, label, weight)
+                rounding += shift * max(slope, abs(u[0]))
             else:
-                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), label)
+                term = divergence(loss, point_of(loss, u), point_of(loss, scaled), label)
             apart, error = two_sum(apart, weight * term)
             apart_carry += error
         out[i, DIVERGENCE] = finish_sum(apart, apart_carry)

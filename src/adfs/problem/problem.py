@@ -370,13 +370,12 @@ class Problem(FiniteSum):
 
     def loss_sums(self, theta: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j w_ij ℓ(x_ijᵀθ; y_ij), shape (n,), or (n, k) for θ of shape (k, d)."""
-        theta = np.ascontiguousarray(theta, dtype=np.float64)
-        if theta.shape[-1:] != (self.n_features,) or theta.ndim > 2:
-            raise InputError(
-                f"theta must have shape ({self.n_features},) or (k, {self.n_features}), got {theta.shape}"
-            )
+        theta, d = np.ascontiguousarray(theta, dtype=np.float64), self.n_features
+        if theta.shape[-1:] != (d,) or theta.ndim > 2:
+            raise InputError(f"theta must have shape ({d},) or (k, {d}), got {theta.shape}")
         if theta.ndim == 1:
-            return evaluation.loss_sums(self.samples, theta)
+            margins = evaluation.row_margins(self.samples.rows, theta, self.n_samples, self.n_outputs)
+            return evaluation.loss_sums(self.samples.loss, *self.samples[2:], margins)
         if self.loss.several_outputs:
             return np.column_stack([self.loss_sums(point) for point in theta])
         return evaluation.loss_sums_at(self.samples, np.ascontiguousarray(theta.T))
@@ -410,7 +409,8 @@ class Problem(FiniteSum):
     def clip_to_domain(self, duals: np.ndarray, *, in_place: bool = False) -> np.ndarray:
         checked = self._checked("s", duals)
         out = checked if in_place else checked.copy()
-        evaluation.clip_to_domain(self.samples, self.active, out)
+        labels = self.labels.values if isinstance(self.labels, ShiftedLabels) else self.labels
+        evaluation.clip_to_domain(self.samples.loss, labels, self.weights, self.active, out)
         return out.reshape(self.n_samples, *self.dual_shape)
 
     def row_total(self, duals: np.ndarray) -> np.ndarray:
@@ -422,19 +422,22 @@ class Problem(FiniteSum):
         return evaluation.weighted_row_sums(self.samples.rows, self.node_starts, s, self.n_features)
 
     def conjugate_sums(self, duals: np.ndarray) -> np.ndarray:
-        return evaluation.conjugate_sums(self.samples, self.active, self._checked("s", duals))
+        samples, checked = self.samples, self._checked("s", duals)
+        return evaluation.conjugate_sums(samples.loss, *samples[2:], self.active, checked)
 
     @np.errstate(over="ignore", invalid="ignore")  # an infinite gap is what it is
     def gap_parts(self, duals: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
         s, theta = self._checked("s", duals), self._checked("theta", theta)
-        out, scales, loss = np.zeros((self.n_nodes, 6)), self.margin_scales, self.samples.loss
+        out, scaled, scales = np.zeros((self.n_nodes, 6)), np.empty(self.n_outputs), self.margin_scales
+        samples, loss = self.samples, self.samples.loss
         square, beta = evaluation.inner_product(theta, theta), loss.beta
         out[:, gaps.ROWS] = scales[:, 0]
         if beta < math.inf:
             out[:, gaps.MARGINS] = gaps.margin_rounding(scales, beta, square, slack)
-        room = np.empty((2, self.n_outputs)), np.empty(theta.size)
-        kind = beta == math.inf, loss.link == "log"
-        gaps.sum_gap(self.samples, self.active, s, theta, kind, (math.sqrt(square), slack), room, out)
+        margins = evaluation.row_margins(samples.rows, theta, self.n_samples, self.n_outputs)
+        roundings = gaps.row_roundings(samples.rows, self.n_samples) if beta == math.inf else scaled
+        kind, sizes = (beta == math.inf, loss.link == "log"), (math.sqrt(square), slack)
+        gaps.sum_gap(loss, *samples[2:], self.active, s, margins, roundings, kind, sizes, scaled, out)
         if 0.0 < beta < math.inf:  # Σδ|s| is at most √(Σwδ²·Σs²/w)
             out[:, gaps.ROUNDING] = np.sqrt(2.0 / beta * out[:, gaps.MARGINS]) * np.sqrt(out[:, gaps.TIPS])
         return out

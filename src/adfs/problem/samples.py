@@ -185,15 +185,16 @@ def labels_of(loss: Loss, y: np.ndarray, offset: np.ndarray | None) -> Labels:
         return y
     # A loss of u − b takes b − o: one array, and the kernels of labels without offsets.
     if not loss.translates:
-        return ShiftedLabels(y, offset if offset.ndim == 2 else offset[:, None])
-    moved: np.ndarray = y - offset
-    moved.setflags(write=False)  # as targets without offsets: the same kernels
-    return moved
+        shift = offset if offset.ndim == 2 else offset[:, None]
+        return ShiftedLabels(y, read_only(np.ascontiguousarray(shift)))
+    return read_only(y - offset)  # as targets without offsets: the same kernels
 
 
 def label_rows(y: Labels, rows: np.ndarray) -> Labels:
     """Return the labels of some rows."""
-    return ShiftedLabels(y.values[rows], y.shift[rows]) if isinstance(y, ShiftedLabels) else y[rows]
+    if isinstance(y, ShiftedLabels):
+        return ShiftedLabels(read_only(y.values[rows]), read_only(y.shift[rows]))
+    return read_only(y[rows])
 
 
 # The functions below are for labels without offsets; `ShiftedLabels` has its own.
