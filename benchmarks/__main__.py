@@ -27,6 +27,8 @@ NAMES = (
     "adaptive",
     "map",
     "reproduction",
+    "rivals",
+    "variants",
 )
 
 if __name__ == "__main__":

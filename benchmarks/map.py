@@ -27,12 +27,16 @@ AXES = ["data", "network", "partition", "tau"]
 
 NOTES = """\
 Times are on the idealised clock (the computation of a sample takes 1, exponential delays), until the mean
-over the nodes of F − F\\* stays below 1e-6 F(0); logistic loss, σ_i = 1, one seed. A cell has the method
-that won, and how many times as long the next one takes, not counting other forms of the same. A run is
-given up when its clock passes twice the best finished one, among the methods that need nothing that it does
-not need; `>` stands before a lower bound. The clock counts a whole local solve of MSDA and SONATA as one
-pass. The planner knows the default constants of a method alone, and predicts no adaptive, accelerated or
-Catalyst form.
+over the nodes of F − F\\* stays below 1e-6 F(0); logistic loss, σ_i = 1. A cell has the method that won, and
+how many times as long the next one takes, not counting other forms of the same. A run is given up when its
+clock passes twice the best finished one, among the methods that need nothing that it does not need; `>`
+stands before a lower bound. The clock counts a whole local solve of MSDA and SONATA as one pass. The planner
+knows the default constants of a method alone, and predicts no adaptive, accelerated or Catalyst form.
+
+All times are of seed 1: other draws of the same classes, other rows of the files, other shards by label. The
+planner's formulas were fitted to seed 0 of the same 108 points (where its choice was as good at 82, 96 and
+102 of them), and to rounds of Newton's method and of L-BFGS on other problems. They were fixed before
+the times of seed 1 were looked at.
 """
 
 

@@ -119,7 +119,7 @@ def _draw_pictures(app: object) -> None:
 def _write_tables(app: object) -> None:
     """Write the kept tables one below the other, for the page of benchmarks; some have pages of their own."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(RESULTS.glob("*.md"))]
-    elsewhere = ("# The paper", "# Who wins")
+    elsewhere = ("# The paper", "# Who wins", "# Forms", "# Stages", "# ADFS and")
     with FileAvoidWrite(Path(app.srcdir) / "tables.md") as page:
         page.write("\n".join(f"#{text}" for text in texts if not text.startswith(elsewhere)))
 

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import adfs
 from adfs.algorithms import METHODS, Setting
 from adfs.errors import InputError
+from adfs.experiments.inputs import gaussians
 from adfs.problem.views import BoxedProblem
 from adfs.runtimes import Delays, Grid, Record, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certificate
@@ -312,6 +313,35 @@ def test_adaptive_run_makes_no_checks_where_computation_is_all(method: str) -> N
     assert runs[1].history is not None
     assert runs[1].history.checks == []
     assert runs[0].theta.tobytes() == runs[1].theta.tobytes()
+
+
+@pytest.mark.parametrize("tau", [5.0, 500.0])
+def test_first_check_comes_when_a_stage_has_lasted_as_long_as_a_check(tau: float) -> None:
+    """A check is a pass and two sums; it waits for four passes where messages are quick, never for 1/ρ."""
+    X, y = gaussians(1600, 10, seed=3)
+    problem, network = adfs.Problem(X, y, n_nodes=16), adfs.Network("cycle:16")
+    parameters = BlockParameters.tuned(problem, network, tau=tau)
+    p, passes = parameters.p_comm, 100.0 / (1.0 - parameters.p_comm)
+    # Sums go up and down eight levels.
+    lasting = (100.0 + 2 * 2 * 8 * tau) / (1.0 - p + p * tau)
+    expected = max(lasting, 4.0 * passes)
+    assert (expected == 4.0 * passes) == (tau == 5.0)
+    run = adfs.simulate("adfs-block", problem, network, tau=tau, tol=1e-6, parameters="adaptive")
+    assert run.history is not None
+    assert run.history.checks[0].position == np.ceil(expected)
+    assert tau == 5.0 or expected < 0.7 / parameters.contraction
+
+
+def test_adaptive_run_with_slow_messages_takes_less_than_two_thirds_of_the_time() -> None:
+    X, y = gaussians(1600, 10, seed=4)
+    problem, network = adfs.Problem(X, y, n_nodes=16), adfs.Network("cycle:16")
+    record = Record("suboptimality", stop_on="suboptimality")
+    options = {"tau": 500.0, "tol": 1e-6, "delays": Delays(tau=500.0), "record": record}
+    times = [
+        adfs.simulate("adfs-block", problem, network, parameters=choice, **options).columns["time"][-1]
+        for choice in ("tuned", "adaptive")
+    ]
+    assert times[1] < 2.0 / 3.0 * times[0]
 
 
 @pytest.mark.soak

@@ -139,8 +139,8 @@ def test_minimise_on_rows_finds_what_minimise_model_finds(seed: int, free: bool)
     curvatures, slopes = rng.uniform(0.0, 1.0, 30), 3.0 * rng.standard_normal(30)
     H, g = X.T @ (curvatures[:, None] * X) + np.diag(sigma), X.T @ slopes + sigma * theta
     expected, _ = minimise_model(H, g, theta, lam, sigma, 10.0, 1e-12)
-    moved = slopes.copy()
-    z, gap = minimise_on_rows(sp.csr_array(X.T), curvatures, moved, theta, lam, sigma, 10.0, 1e-12)
+    factor = sp.csr_array((np.sqrt(curvatures)[:, None] * X).T)
+    z, gap = minimise_on_rows(factor, g, theta, lam, sigma, 10.0, 1e-12)
     assert gap <= 1e-12
     assert np.array_equal(z != 0.0, expected != 0.0)
     np.testing.assert_allclose(z, expected, rtol=1e-6)

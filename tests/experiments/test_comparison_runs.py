@@ -55,6 +55,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
     return run_comparison(small(), folder, progress=False), folder
 
 
+def test_runs_of_a_comparison_have_the_constants_of_a_run_by_itself(tmp_path: Path) -> None:
+    comparison = small(methods=["dagd"], seeds=1, max_time=500.0)
+    run = run_comparison(comparison, tmp_path, progress=False).of("distributed AGD")[0]
+    problem, network = make_problem(comparison, 0)
+    alone = simulate("dagd", problem, network, max_passes=1.0)
+    assert str(run.parameters) == str(alone.parameters)
+
+
 def test_run_method_records_the_mean_error_over_nodes_down_to_the_target(
     finished: tuple[Results, Path],
 ) -> None:

@@ -16,6 +16,7 @@ from adfs.algorithms import METHODS
 from adfs.algorithms.gradient_methods import Extra
 from adfs.cli import main
 from adfs.errors import InputError
+from adfs.experiments.inputs import gaussians
 from adfs.pages import line_styles
 from adfs.planning import Facts, networks_of, plan, predict
 from adfs.theory import summarize
@@ -78,6 +79,70 @@ def test_facts_of_a_summary_are_those_of_the_problem() -> None:
     assert (told.n_samples, told.n_features) == (900, 6)
     assert told.kappa_s == pytest.approx(facts.kappa_s, rel=1e-12)
     assert facts.kappa_b <= told.kappa_b <= 1.15 * facts.kappa_b
+
+
+def test_facts_have_the_curvature_near_the_optimum() -> None:
+    # With one feature the best point along a direction is the optimum: sigma t = N / (1 + e^t).
+    problem = adfs.Problem(np.ones((500, 1)), np.ones(500), "logistic", 0.5, 2)
+    theta = float(problem.optimum().theta[0])
+    exact = 4.0 / ((1.0 + math.exp(theta)) * (1.0 + math.exp(-theta)))
+    assert Facts.of(problem).curvature == pytest.approx(exact, rel=0.05)
+    assert exact < 0.05
+    # On several features it is about that at the optimum.
+    X, y = rows(1000)
+    problem = adfs.Problem(X, y, "logistic", 1.0)
+    inverse = 1.0 / np.cosh(0.5 * problem.margins_at(problem.optimum().theta)) ** 2
+    exact = float(np.average(inverse, weights=problem.row_norms_squared))
+    assert exact < 0.4
+    assert Facts.of(problem).curvature == pytest.approx(exact, rel=0.1)
+    # On the straight parts of all losses the penalty decides.
+    straight = Facts.of(adfs.Problem(np.ones((500, 1)), np.full(500, 1e3), "huber", 100.0))
+    assert straight.curvature == pytest.approx(1.0 / (1.0 + straight.kappa_s), rel=1e-9)
+
+
+def test_curvature_is_known_of_data_alone_and_where_it_can_change() -> None:
+    X, y = rows(200)
+    squared = adfs.Problem(X, y, "squared", 1.0)
+    several = adfs.Problem(X, np.arange(200) % 3, "multinomial", 1.0)
+    for facts in (BIG, Facts.of(squared), Facts.of(several), Facts.of_summary(summarize(squared), 6)):
+        assert facts.curvature is None
+        assert facts.near_optimum is facts
+    with pytest.raises(InputError, match="curvature"):
+        dataclasses.replace(BIG, curvature=0.0)
+
+
+@pytest.mark.parametrize("n_nodes", [3, 4])
+def test_near_optimum_is_the_problem_with_flatter_losses(n_nodes: int) -> None:
+    X, y = rows(900)
+    X /= np.linalg.norm(X, axis=1)[:, None]
+    parts = [np.arange(100), np.arange(100, 500), np.arange(500, 900)]
+    steep, flat = (
+        Facts.of(adfs.Problem(X, y, "squared", 2.0, partition=parts, sample_weight=weight * np.ones(900)))
+        for weight in (1.0, 0.1)
+    )
+    near = dataclasses.replace(steep, curvature=0.1).near_optimum
+    assert near.kappa_s == pytest.approx(flat.kappa_s, rel=1e-12)
+    assert near.kappa_b == pytest.approx(flat.kappa_b, rel=1e-9)
+    # On the nodes that hold the samples, and on others.
+    for name in ("kappa", "batch_kappa", "root_sums", "largest_smoothness"):
+        own, other = (getattr(facts.summary(n_nodes), name) for facts in (near, flat))
+        np.testing.assert_allclose(own, other, rtol=1e-9)
+
+
+@pytest.mark.parametrize("partition", ["random", "label"])
+def test_predict_gives_the_time_of_runs_on_separated_classes(partition: str) -> None:
+    """The losses are flat at the optimum, where the bound of their curvature predicts five times as long."""
+    X, y = gaussians(3200, 30, 0)
+    problem = adfs.Problem(X, y, "logistic", 1.0, 8, partition=partition, seed=1)
+    network, facts = adfs.Network("grid:2x4"), Facts.of(problem)
+    for name in ("newton", "lbfgs", "adfs", "adfs-block"):
+        run = adfs.simulate(name, problem, network, tau=5.0, tol=1e-6, delays=adfs.Delays(tau=5.0))
+        predicted = predict(name, facts, network, adfs.Delays(tau=5.0), 1e-6)
+        assert 1 / 1.5 < predicted.time / run.columns["time"][-1] < 1.5
+        # With the bound of the curvature it is far off: Newton's method takes more rounds, the others fewer.
+        bound = predict(name, dataclasses.replace(facts, curvature=1.0), network, adfs.Delays(tau=5.0), 1e-6)
+        ratio = bound.time / predicted.time
+        assert ratio < 0.7 if name == "newton" else ratio > 2.5
 
 
 def test_plan_recommends_newton_for_few_features() -> None:

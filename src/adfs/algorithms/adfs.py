@@ -21,7 +21,7 @@ from adfs.algorithms.adfs_kernels import (
     run_events,
 )
 from adfs.algorithms.base import EventProcess, Method, Process, Setting
-from adfs.algorithms.costs import UNKNOWN, Cost, dual_cost, inverse_rate, network_links
+from adfs.algorithms.costs import UNKNOWN, Cost, dual_cost, dual_gain, inverse_rate, network_links
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.network import Network
 from adfs.problem import FiniteSum
@@ -224,14 +224,18 @@ class Adfs(Method[Parameters]):
         # Theorem 2 with tuned parameters: of 1/ρ events, one part are computations, the rest communications.
         if not facts.smooth:
             return UNKNOWN
-        n, summary = network.n_nodes, facts.summary(network.n_nodes)
-        samples, exchanges = float(summary.root_sums.sum()), 0.0
-        if n > 1:
+
+        def parts(facts: Facts) -> tuple[float, float]:
+            n, summary = network.n_nodes, facts.summary(network.n_nodes)
+            samples = float(summary.root_sums.sum())
+            if n == 1:
+                return samples, 0.0
             # The busiest node decides how long the messages take.
             delay = tau * n * float(network.degrees.max()) / network.n_edges
-            kappa = float(summary.batch_kappa.mean())
-            samples, exchanges = inverse_rate(samples, network_links(network), kappa, delay)
-        factor = self.observed_factor * math.log(1.0 / tol)
+            return inverse_rate(samples, network_links(network), float(summary.batch_kappa.mean()), delay)
+
+        samples, exchanges = parts(facts)
+        factor = self.observed_factor * math.log(1.0 / tol) * dual_gain(parts, facts)
         return dual_cost(facts, factor * (samples + exchanges), factor * samples, factor * 2.0 * exchanges)
 
     def start(self, setting: Setting[Parameters]) -> EventProcess:

@@ -15,7 +15,7 @@ import numpy as np
 from adfs.algorithms.adfs import LagProcess
 from adfs.algorithms.adfs_kernels import AdfsParts, adfs_parts, compute, decay
 from adfs.algorithms.base import Method, Setting
-from adfs.algorithms.costs import UNKNOWN, Cost, RoundEffort, dual_cost, inverse_rate
+from adfs.algorithms.costs import UNKNOWN, Cost, RoundEffort, dual_cost, dual_gain, inverse_rate
 from adfs.algorithms.method_kernels import RoundKernels, fetch_early, fetch_late, register_kernels
 from adfs.algorithms.round_process import RoundProcess, RoundWindow, draw_rounds, round_window
 from adfs.compilation import AHEAD, inlined, kernel
@@ -146,17 +146,24 @@ class AdfsBlock(Method[BlockParameters]):
     choices = MappingProxyType(dict.fromkeys(("tuned", "adaptive", "adaptive-safe"), BlockParameters.tuned))
 
     def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
-        # As for ADFS, but all nodes wait for the one with the most work, and all of them gossip at once.
+        # As for ADFS, but all nodes compute at once, and all of them gossip at once.
         if not facts.smooth:
             return UNKNOWN
-        n, summary = network.n_nodes, facts.summary(network.n_nodes)
-        samples, gossips = float(summary.root_sums.max()), 0.0
-        if n > 1:
-            kappa = float(summary.batch_kappa.mean())
-            samples, gossips = inverse_rate(samples, 1.0 / network.gamma, kappa, tau)
-        factor = self.observed_factor * math.log(1.0 / tol)
-        messages = factor * gossips * 2.0 * network.n_edges
-        return dual_cost(facts, factor * (samples + gossips), factor * samples * n, messages)
+
+        def parts(facts: Facts) -> tuple[float, float]:
+            summary = facts.summary(network.n_nodes)
+            # Theory has the largest S_i, but the samples of smaller nodes converge sooner: the mean of S_i
+            # over all samples is nearer to runs.
+            roots = summary.root_sums
+            samples = float(roots @ roots) / float(roots.sum())
+            if network.n_nodes == 1:
+                return samples, 0.0
+            return inverse_rate(samples, 1.0 / network.gamma, float(summary.batch_kappa.mean()), tau)
+
+        samples, gossips = parts(facts)
+        factor = self.observed_factor * math.log(1.0 / tol) * dual_gain(parts, facts)
+        computations, messages = factor * samples * network.n_nodes, factor * gossips * 2.0 * network.n_edges
+        return dual_cost(facts, factor * (samples + gossips), computations, messages)
 
     def effort(self, parameters: BlockParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_probability=parameters.p_comm)

@@ -2,8 +2,8 @@
 
 The model of F around θ is gᵀ(z − θ) + ½(z − θ)ᵀH(z − θ) + Σ_k λ_k|z_k|. Coordinate descent finds the entries
 of z that are 0, and a Newton step finds the values of the others, however close to collinear the columns are.
-`minimise_model` has H. `minimise_on_rows` has the samples instead, all of them: with many sparse columns H is
-far larger than these, and conjugate gradients take the place of a Newton step.
+`minimise_model` has H. `minimise_on_rows` has a factor of H instead, the columns of the samples: many sparse
+ones are far smaller than H. Conjugate gradients take the place of a Newton step.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, cg
 
-from adfs.algorithms.method_kernels import row_margin
+from adfs.algorithms.method_kernels import add_row, row_margin
 from adfs.algorithms.newton import newton_move
 from adfs.compilation import inlined, kernel
-from adfs.problem.samples import Rows, row_column, row_entry, row_span, rows_of
+from adfs.problem.samples import Rows, rows_of
 from adfs.threads import single_threaded
 
 _MOST_ROUNDS = 500  # of coordinate descent and a Newton step
@@ -133,7 +133,7 @@ def _within_signs(
     # The length at which each entry is 0; those that keep their signs never are.
     lengths = np.full_like(old, np.inf)
     np.divide(-old, step, out=lengths, where=(lam > 0.0) & (old * step < 0.0))
-    first, length = min(1.0, lengths.min()), 1.0
+    first, length = lengths.min(initial=1.0), 1.0
     while True:
         move = np.where(lengths <= length, -old, length * step)
         change = r @ move + 0.5 * move @ multiply(move) + lam @ (np.abs(old + move) - np.abs(old))
@@ -192,37 +192,34 @@ def minimise_model(
 
 
 class RowModel(NamedTuple):
-    """A model at z (k,), for H = Σ_j c_j x_j x_jᵀ + diag(σ).
+    """A model at z (k,), for H = AAᵀ + diag(σ).
 
-    Row k of ``columns`` is column k of the samples, ``curvatures`` (N,) are the c_j, and ``diagonal`` (k,) is
-    that of H. With z change ``slopes`` (N,), those of the model.
+    Row k of ``columns`` is that of A, and ``diagonal`` (k,) is that of H. ``start`` (k,) is g − σθ, and
+    ``along`` (N,) is Aᵀ(z − θ), which changes with z.
     """
 
     columns: Rows
-    curvatures: np.ndarray
     diagonal: np.ndarray
     lam: np.ndarray
     sigma: np.ndarray
+    start: np.ndarray
     z: np.ndarray
-    slopes: np.ndarray
+    along: np.ndarray
 
 
 @kernel
 def sweep_rows(model: RowModel, whole: bool) -> float:
     """Do a sweep of coordinate descent over all entries of z, or its non-zeros; return how far it moved."""
-    columns, z, slopes, moved = model.columns, model.z, model.slopes, 0.0
+    z, moved = model.z, 0.0
     for k in range(z.size):
         h = model.diagonal[k]
         if h <= 0.0 or not (whole or z[k] != 0.0):
             continue
-        r = row_margin(columns, k, slopes) + model.sigma[k] * z[k]
+        r = model.start[k] + row_margin(model.columns, k, model.along) + model.sigma[k] * z[k]
         change = _threshold(z[k] - r / h, model.lam[k] / h) - z[k]
         if change != 0.0:
             z[k] += change
-            start, stop = row_span(columns, k)
-            for m in range(start, stop):
-                j = row_column(columns, k, m)
-                slopes[j] += change * model.curvatures[j] * row_entry(columns, k, m)
+            add_row(model.columns, k, change, model.along)
             moved += h * change * change
     return moved
 
@@ -232,45 +229,40 @@ def _face_step_on_rows(columns: sp.csr_array, model: RowModel) -> None:
     face = np.flatnonzero(((model.z != 0.0) | (model.lam == 0.0)) & (model.diagonal > 0.0))
     # In units in which the diagonal of H is 1.
     scale = 1.0 / np.sqrt(model.diagonal[face])
-    own, z, lam = sp.diags_array(scale) @ columns[face], model.z[face] / scale, model.lam[face] * scale
-    sigma = model.sigma[face] * scale * scale
+    own, sigma = sp.diags_array(scale) @ columns[face], model.sigma[face] * scale * scale
+    z, lam = model.z[face] / scale, model.lam[face] * scale
+    r = own @ model.along + model.start[face] * scale + sigma * z
 
     def multiply(v: np.ndarray) -> np.ndarray:
-        return np.asarray(own @ (model.curvatures * (own.T @ v)) + sigma * v)
+        return np.asarray(own @ (own.T @ v) + sigma * v)
 
-    r = own @ model.slopes + sigma * z
     hessian = LinearOperator((z.size, z.size), matvec=multiply, dtype=np.float64)
     with np.errstate(all="ignore"):  # a step that is not finite is not taken
         # As many products at most as sweeps, which take the same time.
         step, _ = cg(hessian, -r - lam * np.sign(z), rtol=_REST, maxiter=_MOST_SWEEPS)
     move = _within_signs(r, z, lam, step, multiply)
     model.z[face] += scale * move
-    model.slopes[:] += model.curvatures * (own.T @ move)
+    model.along[:] += own.T @ move
 
 
 @single_threaded
 def minimise_on_rows(
     columns: sp.csr_array,
-    curvatures: np.ndarray,
-    slopes: np.ndarray,
+    g: np.ndarray,
     theta: np.ndarray,
     lam: np.ndarray,
     sigma: np.ndarray,
     value: float,
     target: float,
 ) -> tuple[np.ndarray, float]:
-    """Return what `minimise_model` returns, for H = Σ_j c_j x_j x_jᵀ + diag(σ).
-
-    The rows of ``columns`` (k, N) are the columns of the samples; ``curvatures`` (N,) are the c_j, and
-    ``slopes`` (N,) those of the losses at θ, which are overwritten by those of the model.
-    """
-    z, g, idle, least = theta.copy(), columns @ slopes + sigma * theta, 0, 0.0
-    diagonal = columns.power(2) @ curvatures + sigma
-    model = RowModel(rows_of(columns), curvatures, diagonal, lam, sigma, z, slopes)
+    """Return what `minimise_model` returns, for H = AAᵀ + diag(σ): ``columns`` (k, N) is A."""
+    z, along, idle, least = theta.copy(), np.zeros(columns.shape[1]), 0, 0.0
+    diagonal, start = columns.power(2).sum(axis=1) + sigma, g - sigma * theta
+    model = RowModel(rows_of(columns), diagonal, lam, sigma, start, z, along)
     for _ in range(_MOST_ROUNDS):
         # The last entry of a sweep is the intercept, which has its best value then.
         first = sweep_rows(model, True)
-        r = columns @ slopes + sigma * z
+        r = start + columns @ along + sigma * z
         gap = model_gap(r, z, lam, sigma, value)
         now = float(0.5 * (z - theta) @ (g + r) + lam @ (np.abs(z) - np.abs(theta)))
         idle = 0 if now < least - 1e-15 * abs(least) else idle + 1

@@ -23,7 +23,7 @@ from adfs.problem import FiniteSum
 from adfs.problem.evaluation import loss_domains, node_sums
 from adfs.problem.losses import Loss, conjugate
 from adfs.problem.samples import Labels, label_at, label_rows
-from adfs.theory import NoParameters
+from adfs.theory import Facts, NoParameters
 
 _SHARE = 0.995  # of the way to the first bound that a step meets
 _SHORTEST, _SMALLEST = 1e-10, 1e-200  # steps and distances below which only rounding is left
@@ -311,7 +311,7 @@ class InteriorPoint(HessianMethod):
 
     process = InteriorPointProcess
 
-    def rounds_to(self, tol: float) -> float:
+    def rounds_to(self, tol: float, facts: Facts) -> float:
         # A few, then seven for four digits.
         return 3.5 + 1.75 * math.log10(1.0 / tol)
 

@@ -214,13 +214,13 @@ class HessianMethod(Method[NoParameters]):
     effort_per_pass: ClassVar[float] = 1.0
 
     @abstractmethod
-    def rounds_to(self, tol: float) -> float:
+    def rounds_to(self, tol: float, facts: Facts) -> float:
         """Return the expected number of rounds to a relative error."""
 
     def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
         # One Newton step solves a quadratic problem; with an ℓ1 term the working set takes some to find.
         constant = facts.curvature_type == "constant"
-        rounds = 1.0 if constant and not facts.l1 else self.rounds_to(tol)
+        rounds = 1.0 if constant and not facts.l1 else self.rounds_to(tol, facts)
         width = min(facts.n_features, WORKING_SET) if facts.l1 else facts.n_features
         matrices = (1.0 if constant else rounds) * matrix_work(facts, network.n_nodes, width)
         passes = rounds * self.passes_per_round
@@ -280,6 +280,8 @@ class Newton(HessianMethod):
 
         return NewtonProcess(setting) if setting.problem.l1 is None else ProximalNewtonProcess(setting)
 
-    def rounds_to(self, tol: float) -> float:
-        # A few damped steps; then the number of correct digits doubles.
-        return 3.0 + math.log2(1.0 + math.log(1.0 / tol))
+    def rounds_to(self, tol: float, facts: Facts) -> float:
+        # Where losses are flat at the optimum, their second derivatives fall by about a factor of e per step
+        # on the way there. Then the number of correct digits doubles.
+        flat = 3.0 if facts.curvature is None else math.log(1.0 / facts.curvature)
+        return flat + math.log2(1.0 + math.log(1.0 / tol))

@@ -240,13 +240,13 @@ class ProximalNewtonProcess(NewtonProcess):
         target = (_SHARE_ON_ROWS if on_rows else _SHARE) * min(self.prospects[_DECREASE], gap)
         if on_rows and self.prospects[_LINEAR]:  # two more digits of the certificate are enough for a round
             target = max(target, _SHARE_ON_ROWS**2 * self.prospects[_GAP])
-        given = self.point[columns], lam[columns], sigma[columns], self.value, target
+        given = self.gradient[columns], self.point[columns], lam[columns], sigma[columns], self.value, target
         self._move[:] = 0.0
         if on_rows:
             if not self._by_column.size:
                 self._by_column = sp.csr_array(self.problem.X.T)
-            slopes = loss_slopes(self.samples, self.point).ravel()
-            z, self._model_gap = minimise_on_rows(self._by_column[columns], curvatures, slopes, *given)
+            factor = self._by_column[columns] @ sp.diags_array(np.sqrt(curvatures))
+            z, self._model_gap = minimise_on_rows(factor, *given)
             self._move[columns] = z - self.point[columns]
             return self._move
         self._sum_columns(gossip, curvatures, np.sort(columns))
@@ -256,7 +256,7 @@ class ProximalNewtonProcess(NewtonProcess):
             place[self._order] = np.arange(self._order.size)
             chosen = place[columns]
             hessian = np.ascontiguousarray(self._hessian[np.ix_(chosen, chosen)])
-            z, gap = minimise_model(hessian, self.gradient[columns], *given)
+            z, gap = minimise_model(hessian, *given)
             return np.append(z - self.point[columns], gap)
 
         found = self.send(gossip, columns.size + 1, solve)

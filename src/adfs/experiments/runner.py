@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import joblib
+import numpy as np
 from joblib.externals.loky import get_reusable_executor
 
 from adfs._version import __version__
@@ -30,6 +31,7 @@ from adfs.experiments.results import Results, load_runs, run_path
 from adfs.files import JsonObject, load_modules, write_whole
 from adfs.network import Network
 from adfs.problem import Problem
+from adfs.problem.evaluation import sum_in_order
 from adfs.runtimes import Grid, Outcome, Record, Run, RunOptions
 from adfs.runtimes import run_method as run_one
 from adfs.runtimes.clock import Clock, position_at, with_times
@@ -118,6 +120,8 @@ def constants_of(entry: MethodSpec, problem: Problem, network: Network, tau: flo
     if method.kind == "single":
         problem, network = problem.merged(), Network("path:1")
     parameters = method.parameters(problem, network, choice=entry.parameters, tau=tau)
+    # As a run does that is given the name of its constants.
+    parameters = method.refine(parameters, problem, lambda rows: sum_in_order(rows, np.zeros(rows.shape[1])))
     return method.adapt(parameters, dict(entry.options))
 
 

@@ -237,9 +237,7 @@ def row_roundings(rows: Rows, count: int) -> np.ndarray:
 @kernel
 def sum_gap(
     loss: Loss,
-    y: Labels,
-    weights: np.ndarray,
-    node_starts: np.ndarray,
+    data: tuple[Labels, np.ndarray, np.ndarray],
     active: np.ndarray,
     duals: np.ndarray,
     margins: np.ndarray,
@@ -251,11 +249,12 @@ def sum_gap(
 ) -> None:
     """Do the sums of `Problem.gap_parts` that run over samples; ``duals`` (N, K), ``out`` (n, 6).
 
-    ``margins`` (N, K) have no offsets yet, ``roundings`` (N,) are those of `row_roundings` where there are
-    kinks. ``kind`` says whether there are kinks and whether there is a log link, ``sizes`` are ‖θ‖ and the
-    slack, ``scaled`` (K,) is working memory. The margins are overwritten.
+    ``data`` has the labels, the weights and the starts of the nodes. ``margins`` (N, K) have no offsets yet,
+    ``roundings`` (N,) are those of `row_roundings` where there are kinks. ``kind`` says whether there are
+    kinks and whether there is a log link, ``sizes`` are ‖θ‖ and the slack, ``scaled`` (K,) is working memory.
+    The margins are overwritten.
     """
-    kinks, log_link = kind
+    (y, weights, node_starts), (kinks, log_link) = data, kind
     for i in range(out.shape[0]):
         apart, apart_carry, total, total_carry, squares, rounding = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
         for j in range(node_starts[i], node_starts[i + 1]):

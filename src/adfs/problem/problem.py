@@ -437,7 +437,7 @@ class Problem(FiniteSum):
         margins = evaluation.row_margins(samples.rows, theta, self.n_samples, self.n_outputs)
         roundings = gaps.row_roundings(samples.rows, self.n_samples) if beta == math.inf else scaled
         kind, sizes = (beta == math.inf, loss.link == "log"), (math.sqrt(square), slack)
-        gaps.sum_gap(loss, *samples[2:], self.active, s, margins, roundings, kind, sizes, scaled, out)
+        gaps.sum_gap(loss, samples[2:], self.active, s, margins, roundings, kind, sizes, scaled, out)
         if 0.0 < beta < math.inf:  # Σδ|s| is at most √(Σwδ²·Σs²/w)
             out[:, gaps.ROUNDING] = np.sqrt(2.0 / beta * out[:, gaps.MARGINS]) * np.sqrt(out[:, gaps.TIPS])
         return out

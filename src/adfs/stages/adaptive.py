@@ -25,7 +25,7 @@ from adfs.problem.views import BoxedProblem
 from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.stages import Stage, StageRule, Stages, has_stalled
 from adfs.stages.boxes import intervals
-from adfs.theory import BlockParameters, Parameters
+from adfs.theory import BlockParameters, Parameters, tree_depth
 
 #: The names of the choices, and the share of the proven radius that each one takes.
 ADAPTIVE: Mapping[str, float] = {"adaptive": 0.2, "adaptive-safe": 1.0}
@@ -88,7 +88,7 @@ class Adaptive(StageRule):
             BoxedProblem(small, intervals(small, np.zeros(small.n_features), radius, 1.0, radius))
 
     def checks(self, stages: Stages) -> Iterator[float]:
-        """Check at 1/ρ, 2/ρ, 4/ρ, … from the beginning of a stage."""
+        """Check when a stage has lasted as long as a check takes, then after 2, 4, … times that."""
         parameters, summary = stages.setting.parameters, stages.summary
         if self._margins is None and self.keeps_all and summary.n_active.any():
             # Even without any curvature each sample must still be drawn: is there something to gain?
@@ -100,7 +100,11 @@ class Adaptive(StageRule):
             self._finished = self._finished or best > wanted
         in_step = isinstance(parameters, BlockParameters)
         drawn = summary.n_samples.max() if in_step else summary.n_samples.sum()
-        at = max(1.0 / parameters.contraction, _LEAST_PASSES * drawn / (1.0 - parameters.p_comm))
+        # A check is a pass and two sums over all nodes, whose messages go up and down a tree.
+        message = 1.0 if stages.tau is None else stages.tau
+        check = summary.n_samples.max() + 4.0 * tree_depth(stages.network) * message
+        step = parameters.contraction * predicted_time(parameters, stages.network, stages.tau)
+        at = max(check / step, _LEAST_PASSES * drawn / (1.0 - parameters.p_comm))
         while math.isfinite(at) and not self._finished:
             yield float(math.ceil(at))
             at = max(2.0 * at, math.ceil(at) + 1.0)

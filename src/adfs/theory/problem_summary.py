@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,14 @@ import numpy as np
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum
-from adfs.problem.evaluation import node_maxima, node_sums, over_sigma, sampling_weights
+from adfs.problem.evaluation import (
+    inner_product,
+    loss_curvatures,
+    node_maxima,
+    node_sums,
+    over_sigma,
+    sampling_weights,
+)
 
 
 @dataclass(frozen=True)
@@ -162,6 +169,30 @@ def check_tau(tau: float) -> None:
         raise InputError(f"tau must be finite and at least 0, got {tau!r}")
 
 
+def curvature_near_optimum(problem: FiniteSum) -> float | None:
+    """Return the mean second derivative of the losses near the optimum, relative to its bound.
+
+    For a linear model, at the best point along the first step of L-BFGS. None: the loss has several outputs,
+    or the same second derivative everywhere.
+    """
+    loss, smoothness = problem.loss, problem.smoothness
+    if loss.n_outputs > 1 or loss.curvature_type == "constant" or not problem.active.any():
+        return None
+    diagonal = loss.beta * problem.column_squares.sum(axis=0) + problem.total_sigma
+    move = -problem.gradient(np.zeros(problem.n_features)) / diagonal
+    # Bisect the logarithm of the length by the sign of the slope: 8 gradients find it between 1/256 and 256,
+    # to 2 %.
+    length, factor = 1.0, 16.0
+    for _ in range(8):
+        downhill = inner_product(problem.gradient(length * move), move) < 0.0
+        length *= factor if downhill else 1.0 / factor
+        factor = math.sqrt(factor)
+    curvatures = loss_curvatures(loss, problem.margins_at(length * move), problem.labels)
+    mean = float(curvatures @ smoothness) / (loss.beta * float(smoothness.sum()))
+    # If all losses are flat there, the ℓ2 term decides.
+    return min(1.0, max(mean, 1.0 / (1.0 + float(smoothness.sum()) / problem.total_sigma)))
+
+
 @dataclass(frozen=True, eq=False)
 class Facts:
     """The sizes and condition numbers of a problem as if one machine held all the data.
@@ -191,6 +222,8 @@ class Facts:
         without a penalty.
     known_summary : NodeSummary, optional
         The summary of the nodes that hold the samples now.
+    curvature : float, optional
+        The mean second derivative of the losses near the optimum, relative to its bound; None: not known.
 
     Attributes
     ----------
@@ -219,6 +252,7 @@ class Facts:
     ridge: bool = True
     intercept: bool = False
     known_summary: NodeSummary | None = None
+    curvature: float | None = None
     smooth: bool = field(init=False)
     row_entries: float = field(init=False)
 
@@ -236,6 +270,8 @@ class Facts:
                 f"kappa_b is at most 1 + kappa_s (λ_max is at most the trace), got {self.kappa_b:g} "
                 f"and {self.kappa_s:g}"
             )
+        if self.curvature is not None and not 0.0 < self.curvature <= 1.0:
+            raise InputError(f"curvature must be above 0 and at most 1, got {self.curvature!r}")
         # The class is frozen, so these go around its own assignment.
         lasso = not self.ridge and self.curvature_type != "kinks"
         object.__setattr__(self, "smooth", math.isfinite(self.kappa_s) or lasso)
@@ -272,6 +308,7 @@ class Facts:
             kappa_b=1.0 + float(problem.merged().batch_smoothness[0]) / sigma,
             smoothness=smoothness,
             known_summary=summarize(problem) if problem.n_nodes > 1 else None,
+            curvature=curvature_near_optimum(problem),
             **known,
         )
 
@@ -297,6 +334,30 @@ class Facts:
             ridge=total > 0.0,
             known_summary=summary,
             **known,
+        )
+
+    @cached_property
+    def near_optimum(self) -> Facts:
+        """The facts with the condition numbers near the optimum in place of their bounds, where known."""
+        if self.curvature is None:
+            return self
+        share, known = self.curvature, self.known_summary
+        if known is not None:
+            # As if all samples of a node had the same L.
+            squares = (known.root_sums / np.maximum(1, known.n_active)) ** 2
+            known = known.with_other(
+                kappa=share * known.kappa,
+                batch_kappa=share * known.batch_kappa,
+                root_sums=known.n_active * np.sqrt(np.maximum(1.0, 1.0 + share * (squares - 1.0))),
+                largest_smoothness=share * known.largest_smoothness,
+            )
+        return replace(
+            self,
+            kappa_s=share * self.kappa_s,
+            kappa_b=1.0 + share * (self.kappa_b - 1.0),
+            smoothness=None if self.smoothness is None else share * self.smoothness,
+            known_summary=known,
+            curvature=None,
         )
 
     def _batch_kappa(self, n_nodes: int) -> float:
