@@ -16,7 +16,13 @@ from sklearn.preprocessing import StandardScaler
 
 import adfs
 from adfs import ADFSClassifier, ADFSRegressor
-from adfs.algorithms.coordinate_descent import descend, face_step, minimise_model, model_gap
+from adfs.algorithms.coordinate_descent import (
+    descend,
+    face_step,
+    minimise_model,
+    minimise_on_rows,
+    model_gap,
+)
 from adfs.cli import main
 from adfs.data import LinearModel
 from adfs.errors import InputError
@@ -118,6 +124,26 @@ def test_minimise_model_leaves_constant_columns_to_the_intercept() -> None:
     z, _ = minimise_model(rows.T @ rows, g, np.zeros(3), lam, np.zeros(3), 10.0, 1e-14)
     assert z[1] == 0.0
     assert np.abs(soft((g + rows.T @ rows @ z)[[0, 2]], lam[[0, 2]] * 1.000001)).max() <= 1e-9
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("free", [True, False])
+def test_minimise_on_rows_finds_what_minimise_model_finds(seed: int, free: bool) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((30, 50)) * (rng.random((30, 50)) < 0.3) * 10.0 ** rng.uniform(-1.0, 1.0, 50)
+    X[:, -1] = 1.0
+    sigma, lam, theta = np.full(50, 0.01), 2.0 * np.abs(X).sum(axis=0) / 30, np.zeros(50)
+    theta[:10] = rng.standard_normal(10) / np.abs(X[:, :10]).max(axis=0)
+    if free:  # and a constant column, which the intercept replaces
+        X[:, 3], lam[-1], sigma[-1], sigma[3], theta[3] = 7.0, 0.0, 0.0, 0.0, 0.0
+    curvatures, slopes = rng.uniform(0.0, 1.0, 30), 3.0 * rng.standard_normal(30)
+    H, g = X.T @ (curvatures[:, None] * X) + np.diag(sigma), X.T @ slopes + sigma * theta
+    expected, _ = minimise_model(H, g, theta, lam, sigma, 10.0, 1e-12)
+    factor = sp.csr_array((np.sqrt(curvatures)[:, None] * X).T)
+    z, gap = minimise_on_rows(factor, g, theta, lam, sigma, 10.0, 1e-12)
+    assert gap <= 1e-12
+    assert np.array_equal(z != 0.0, expected != 0.0)
+    np.testing.assert_allclose(z, expected, rtol=1e-6)
 
 
 def test_face_step_solves_columns_that_are_nearly_collinear() -> None:
@@ -341,6 +367,20 @@ def test_newton_l1_takes_more_features_than_a_matrix_of_all_could_have() -> None
     assert fitted.method_ == "newton"
     assert fitted.dual_gap_ <= 1e-8
     assert 0 < np.count_nonzero(fitted.coef_) <= 60
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_newton_l1_on_one_node_takes_models_of_rows_where_working_sets_are_large(loss: str) -> None:
+    rng = np.random.default_rng(0)
+    X = sp.random_array((300, 2000), density=0.01, format="csr", rng=rng)
+    y = targets(loss, np.asarray(X[:, :400].sum(axis=1)).ravel(), rng)
+    options: dict[str, Any] = {"loss": loss, "l1_ratio": 0.9, "tol": 1e-9}
+    weight = {"C": 20.0} if loss == "logistic" else {"alpha": 0.05}
+    make = ADFSClassifier if loss == "logistic" else ADFSRegressor
+    one, two = (make(n_nodes=n, **options, **weight).fit(X, y) for n in (1, 2))
+    assert max(one.dual_gap_, two.dual_gap_) <= 1e-9
+    assert np.count_nonzero(one.coef_) ** 2 > X.nnz
+    np.testing.assert_allclose(one.coef_, two.coef_, rtol=0, atol=1e-3 * np.abs(two.coef_).max())
 
 
 def test_auto_takes_newton_with_an_l1_term() -> None:

@@ -2,16 +2,24 @@
 
 The model of F around θ is gᵀ(z − θ) + ½(z − θ)ᵀH(z − θ) + Σ_k λ_k|z_k|. Coordinate descent finds the entries
 of z that are 0, and a Newton step finds the values of the others, however close to collinear the columns are.
+`minimise_model` has H. `minimise_on_rows` has a factor of H instead, the columns of the samples: many sparse
+ones are far smaller than H. Conjugate gradients take the place of a Newton step.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator, cg
 
+from adfs.algorithms.method_kernels import add_row, row_margin
 from adfs.algorithms.newton import newton_move
-from adfs.compilation import kernel
+from adfs.compilation import inlined, kernel
+from adfs.problem.samples import Rows, rows_of
 from adfs.threads import single_threaded
 
 _MOST_ROUNDS = 500  # of coordinate descent and a Newton step
@@ -19,6 +27,9 @@ _MOST_IDLE = 3  # rounds in which rounding hides the decrease of the model, afte
 _MOST_SWEEPS = 20  # over the non-zero entries, between two sweeps over all
 _REST = 0.05  # a sweep that moves z by this share of the first one's movement ends them
 _ROUNDING = 1e-13  # of a diagonal entry, relative to it, from which a multiple of a column was subtracted
+
+
+Product = Callable[[np.ndarray], np.ndarray]  # with H
 
 
 @kernel
@@ -42,6 +53,14 @@ def model_gap(r: np.ndarray, z: np.ndarray, lam: np.ndarray, sigma: np.ndarray, 
                 soft += 0.5 * rest * rest / sigma[k] if sigma[k] > 0.0 else math.inf
             hard += 0.5 * sigma[k] * z[k] * z[k]
     return slack + min(soft, hard + excess * value)
+
+
+@inlined
+def _threshold(free: float, threshold: float) -> float:
+    """Return the minimiser of the model in one entry, a soft threshold."""
+    if free > threshold:
+        return free - threshold
+    return free + threshold if free < -threshold else 0.0
 
 
 @kernel
@@ -70,13 +89,7 @@ def descend(
                 h = hessian[k, k]
                 if h <= 0.0 or (sweep > 0 and z[k] == 0.0):
                     continue
-                # The minimiser in one entry is a soft threshold.
-                free, threshold = z[k] - r[k] / h, lam[k] / h
-                new = 0.0
-                if free > threshold:
-                    new = free - threshold
-                elif free < -threshold:
-                    new = free + threshold
+                new = _threshold(z[k] - r[k] / h, lam[k] / h)
                 change = new - z[k]
                 # One row of H brings the gradient up to date.
                 if change != 0.0:
@@ -98,36 +111,37 @@ def descend(
 
 
 def face_step(hessian: np.ndarray, r: np.ndarray, z: np.ndarray, lam: np.ndarray) -> None:
-    """Move the non-zero entries of z by a Newton step of the model with their signs held, in place.
-
-    Entries that would change their signs become 0 if the model falls then; otherwise the step ends at the
-    first of them.
-    """
+    """Move the non-zero entries of z by a Newton step of the model with their signs held, in place."""
     face = np.flatnonzero((z != 0.0) | (lam == 0.0))
-    if not face.size:
-        return
-    # With its signs held the model is a parabola in these entries.
-    own, old, bounds = hessian[np.ix_(face, face)], z[face], lam[face]
-    step = newton_move(own, r[face] + bounds * np.sign(old))
+    if face.size:
+        # With its signs held the model is a parabola in these entries.
+        own = hessian[np.ix_(face, face)]
+        step = newton_move(own, r[face] + lam[face] * np.sign(z[face]))
+        z[face] += _within_signs(r[face], z[face], lam[face], step, own.__matmul__)
+
+
+def _within_signs(
+    r: np.ndarray, old: np.ndarray, lam: np.ndarray, step: np.ndarray, multiply: Product
+) -> np.ndarray:
+    """Return how far to move entries along a step, so that the model falls.
+
+    Entries that would change their signs become 0: beyond, the parabola is no longer the model. The step is
+    halved until the model falls, at the latest where the first entry is 0.
+    """
     if not np.isfinite(step).all():
-        return
-
-    def change(new: np.ndarray) -> float:
-        move = new - old
-        return float(r[face] @ move + 0.5 * move @ (own @ move) + bounds @ (np.abs(new) - np.abs(old)))
-
-    # Beyond a change of sign the parabola is no longer the model.
-    new = old + step
-    crossing = (bounds > 0.0) & (new * old < 0.0)
-    if crossing.any():
-        cut = np.where(crossing, 0.0, new)
-        if change(cut) < 0.0:
-            new = cut
-        else:
-            lengths = np.where(crossing, -old / np.where(crossing, step, 1.0), np.inf)
-            new = np.where(lengths <= lengths.min(), 0.0, old + lengths.min() * step)
-    if change(new) < 0.0:
-        z[face] = new
+        return np.zeros_like(old)
+    # The length at which each entry is 0; those that keep their signs never are.
+    lengths = np.full_like(old, np.inf)
+    np.divide(-old, step, out=lengths, where=(lam > 0.0) & (old * step < 0.0))
+    first, length = lengths.min(initial=1.0), 1.0
+    while True:
+        move = np.where(lengths <= length, -old, length * step)
+        change = r @ move + 0.5 * move @ multiply(move) + lam @ (np.abs(old + move) - np.abs(old))
+        if change < 0.0:
+            return move
+        if length == first:  # rounding
+            return np.zeros_like(old)
+        length = max(first, 0.5 * length)
 
 
 @single_threaded
@@ -171,4 +185,92 @@ def minimise_model(
         least = min(least, now)
         if idle == _MOST_IDLE:
             break
+    return z, gap
+
+
+# --------------------------------------------------------------------------- without a matrix
+
+
+class RowModel(NamedTuple):
+    """A model at z (k,), for H = AAᵀ + diag(σ).
+
+    Row k of ``columns`` is that of A, and ``diagonal`` (k,) is that of H. ``start`` (k,) is g − σθ, and
+    ``along`` (N,) is Aᵀ(z − θ), which changes with z.
+    """
+
+    columns: Rows
+    diagonal: np.ndarray
+    lam: np.ndarray
+    sigma: np.ndarray
+    start: np.ndarray
+    z: np.ndarray
+    along: np.ndarray
+
+
+@kernel
+def sweep_rows(model: RowModel, whole: bool) -> float:
+    """Do a sweep of coordinate descent over all entries of z, or its non-zeros; return how far it moved."""
+    z, moved = model.z, 0.0
+    for k in range(z.size):
+        h = model.diagonal[k]
+        if h <= 0.0 or not (whole or z[k] != 0.0):
+            continue
+        r = model.start[k] + row_margin(model.columns, k, model.along) + model.sigma[k] * z[k]
+        change = _threshold(z[k] - r / h, model.lam[k] / h) - z[k]
+        if change != 0.0:
+            z[k] += change
+            add_row(model.columns, k, change, model.along)
+            moved += h * change * change
+    return moved
+
+
+def _face_step_on_rows(columns: sp.csr_array, model: RowModel) -> None:
+    """Do `face_step` by conjugate gradients, which see what single entries move too slowly; in place."""
+    face = np.flatnonzero(((model.z != 0.0) | (model.lam == 0.0)) & (model.diagonal > 0.0))
+    # In units in which the diagonal of H is 1.
+    scale = 1.0 / np.sqrt(model.diagonal[face])
+    own, sigma = sp.diags_array(scale) @ columns[face], model.sigma[face] * scale * scale
+    z, lam = model.z[face] / scale, model.lam[face] * scale
+    r = own @ model.along + model.start[face] * scale + sigma * z
+
+    def multiply(v: np.ndarray) -> np.ndarray:
+        return np.asarray(own @ (own.T @ v) + sigma * v)
+
+    hessian = LinearOperator((z.size, z.size), matvec=multiply, dtype=np.float64)
+    with np.errstate(all="ignore"):  # a step that is not finite is not taken
+        # As many products at most as sweeps, which take the same time.
+        step, _ = cg(hessian, -r - lam * np.sign(z), rtol=_REST, maxiter=_MOST_SWEEPS)
+    move = _within_signs(r, z, lam, step, multiply)
+    model.z[face] += scale * move
+    model.along[:] += own.T @ move
+
+
+@single_threaded
+def minimise_on_rows(
+    columns: sp.csr_array,
+    g: np.ndarray,
+    theta: np.ndarray,
+    lam: np.ndarray,
+    sigma: np.ndarray,
+    value: float,
+    target: float,
+) -> tuple[np.ndarray, float]:
+    """Return what `minimise_model` returns, for H = AAᵀ + diag(σ): ``columns`` (k, N) is A."""
+    z, along, idle, least = theta.copy(), np.zeros(columns.shape[1]), 0, 0.0
+    diagonal, start = columns.power(2).sum(axis=1) + sigma, g - sigma * theta
+    model = RowModel(rows_of(columns), diagonal, lam, sigma, start, z, along)
+    for _ in range(_MOST_ROUNDS):
+        # The last entry of a sweep is the intercept, which has its best value then.
+        first = sweep_rows(model, True)
+        r = start + columns @ along + sigma * z
+        gap = model_gap(r, z, lam, sigma, value)
+        now = float(0.5 * (z - theta) @ (g + r) + lam @ (np.abs(z) - np.abs(theta)))
+        idle = 0 if now < least - 1e-15 * abs(least) else idle + 1
+        least = min(least, now)
+        if gap <= target or first == 0.0 or idle > _MOST_IDLE:
+            break
+        for _ in range(_MOST_SWEEPS):
+            if sweep_rows(model, False) <= _REST * first:
+                break
+        _face_step_on_rows(columns, model)
     return z, gap

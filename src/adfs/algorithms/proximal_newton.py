@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy.sparse as sp
 
 from adfs.algorithms.base import Setting
-from adfs.algorithms.coordinate_descent import minimise_model, model_gap
+from adfs.algorithms.coordinate_descent import minimise_model, minimise_on_rows, model_gap
 from adfs.algorithms.lbfgs import LEAST, VALUE
 from adfs.algorithms.newton import WORKING_SET, HessianMethod, NewtonProcess
 from adfs.algorithms.round_process import Gossip
@@ -26,6 +27,7 @@ from adfs.problem.samples import label_at
 from adfs.theory import NoParameters
 
 _SHARE = 1e-3  # of the gap, and of the last decrease of F, to which a model is minimised
+_SHARE_ON_ROWS = 0.1  # without a matrix, where the last digits of a model cost as much as the next model
 _FIRST_DAMPING = 1e-3  # after a step that was too long; ten times more after the next one
 _NEXT_LAMBDA = 0.1  # of the largest slope of a column that is 0: the λ of the next round
 _GAP, _DECREASE, _LINEAR, _DAMPING, _LAMBDA = range(5)
@@ -51,6 +53,7 @@ class ProximalNewtonProcess(NewtonProcess):
     The *working set* of a round has the columns where θ is not 0, and those whose slopes exceed λ most. Only
     its Hessian is summed. After a full step the slopes of the model, which are linear in the margins, are
     better dual variables than those of the losses: they satisfy |x_kᵀs| ≤ λ as well as the model is solved.
+    One node alone needs no Hessian once its rows are smaller.
 
     The first rounds have a larger λ, as on the path of glmnet: few columns enter before θ is near enough for
     the model to tell which ones belong to the solution.
@@ -89,6 +92,10 @@ class ProximalNewtonProcess(NewtonProcess):
         self._slopes: np.ndarray | None = None
         # The last direction, the gap of its model, and how many directions the round has tried.
         self._move, self._model_gap, self._tried = np.zeros(d), math.inf, 0
+        # The columns of that model; the samples by columns, and how many entries they have: sparse ones too.
+        self._chosen, self._by_column = np.zeros(0, dtype=np.int64), sp.csr_array((0, 0))
+        alone = setting.network.n_nodes == 1 and not self.samples.loss.several_outputs
+        self._entries = self.problem.X.size if alone else math.inf
 
     def arrays(self) -> dict[str, np.ndarray]:
         names = ("squares", "totals", "before", "entered", "prospects")
@@ -206,7 +213,7 @@ class ProximalNewtonProcess(NewtonProcess):
         apart = float(gossip.total(sums[:, None])[0])
         self.count_sum(1, 1)
         outside = np.ones(self.point.size, dtype=np.bool_)
-        outside[self._order] = False
+        outside[self._chosen] = False
         expected = self._model_gap + apart + self._gradient_gap(outside, self.totals[1])
         if expected < self.prospects[_GAP]:
             self.before[:], self._slopes = before, slopes
@@ -224,25 +231,35 @@ class ProximalNewtonProcess(NewtonProcess):
         return self._margins
 
     def direction(self, gossip: Gossip, curvatures: np.ndarray) -> np.ndarray:
-        columns = self._working_set()
+        columns, (lam, sigma) = self._working_set(), self._penalties
         self._tried += 1
-        self._sum_columns(gossip, curvatures, columns)
-        lam, sigma = self._penalties
         columns = columns[np.argsort(lam[columns] == 0.0, kind="stable")]  # the intercepts are the last
+        self._chosen = columns
         gap = self._gradient_gap(slice(None), self.prospects[_LAMBDA])
-        target = _SHARE * min(self.prospects[_DECREASE], gap)
+        on_rows = columns.size**2 > self._entries
+        target = (_SHARE_ON_ROWS if on_rows else _SHARE) * min(self.prospects[_DECREASE], gap)
+        if on_rows and self.prospects[_LINEAR]:  # two more digits of the certificate are enough for a round
+            target = max(target, _SHARE_ON_ROWS**2 * self.prospects[_GAP])
+        given = self.gradient[columns], self.point[columns], lam[columns], sigma[columns], self.value, target
+        self._move[:] = 0.0
+        if on_rows:
+            if not self._by_column.size:
+                self._by_column = sp.csr_array(self.problem.X.T)
+            factor = self._by_column[columns] @ sp.diags_array(np.sqrt(curvatures))
+            z, self._model_gap = minimise_on_rows(factor, *given)
+            self._move[columns] = z - self.point[columns]
+            return self._move
+        self._sum_columns(gossip, curvatures, np.sort(columns))
 
         def solve() -> np.ndarray:
             place = np.empty(self.point.size, dtype=np.int64)
             place[self._order] = np.arange(self._order.size)
             chosen = place[columns]
             hessian = np.ascontiguousarray(self._hessian[np.ix_(chosen, chosen)])
-            g, theta = self.gradient[columns], self.point[columns]
-            z, gap = minimise_model(hessian, g, theta, lam[columns], sigma[columns], self.value, target)
+            z, gap = minimise_model(hessian, *given)
             return np.append(z - self.point[columns], gap)
 
         found = self.send(gossip, columns.size + 1, solve)
-        self._move[:] = 0.0
         self._move[columns], self._model_gap = found[:-1], float(found[-1])
         return self._move
 
@@ -255,6 +272,9 @@ class ProximalNewtonProcess(NewtonProcess):
         # Sorting is stable, so that all processes choose alike where promises are equal.
         new = np.argsort(np.where(support, 0.0, -promises), kind="stable")[: max(WORKING_SET, count)]
         columns = np.append(np.flatnonzero(support), new[(promises[new] > 0.0) & ~support[new]])
+        if columns.size**2 > self._entries:
+            # The model of a squared loss is exact, and all columns cost little more.
+            return np.flatnonzero(self.squares > 0.0) if self._constant else np.sort(columns)
         if columns.size > HessianMethod.most_features:
             # A matrix of all of them would be too large. Columns without an ℓ1 term stay.
             order = np.argsort(np.where(lam[columns] > 0.0, -promises[columns], -np.inf), kind="stable")

@@ -283,10 +283,12 @@ def append_column(X: Any, value: float) -> Any:
     """Return X with one more column that holds a value everywhere; sparse stays sparse."""
     if not sparse(X):
         return np.hstack([X, np.full((X.shape[0], 1), value)])
-    # One more entry at the end of each row: several times as fast as `scipy.sparse.hstack`.
-    ends = X.indptr[1:]
-    parts = np.insert(X.data, ends, value), np.insert(X.indices, ends, X.shape[1])
+    # One more entry at the end of each row: many times as fast as `scipy.sparse.hstack`.
     starts = X.indptr + np.arange(X.indptr.size, dtype=X.indptr.dtype)
+    old = np.ones(starts[-1], dtype=np.bool_)
+    old[starts[1:] - 1] = False
+    parts = np.full(old.size, value), np.full(old.size, X.shape[1], dtype=X.indices.dtype)
+    parts[0][old], parts[1][old] = X.data, X.indices
     return sp.csr_array((*parts, starts), shape=(X.shape[0], X.shape[1] + 1))
 
 

@@ -55,11 +55,14 @@ def finish_sum(total: float, carry: float) -> float:
     return total + carry if math.isfinite(total) else total
 
 
+@compiled
 def node_sums(values: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     """Return the sum of each node's values, row after row, shape (n,)."""
-    # `bincount` adds in the order of the rows.
-    node = np.repeat(np.arange(node_starts.size - 1), np.diff(node_starts))
-    return np.bincount(node, weights=values, minlength=node_starts.size - 1)
+    out = np.zeros(node_starts.size - 1)
+    for i in range(out.size):
+        for j in range(node_starts[i], node_starts[i + 1]):
+            out[i] += values[j]
+    return out
 
 
 def over_sigma(values: np.ndarray, sigma: np.ndarray) -> np.ndarray:
