@@ -27,7 +27,6 @@ from adfs.experiments.report import make_page
 from adfs.experiments.results import Results, run_path, time_to
 from adfs.experiments.runner import RunsInterruptedError, run_method
 from adfs.network import Network
-from adfs.problem.losses import LOSSES
 from adfs.runtimes import simulate
 from adfs.runtimes.clock import retime
 from adfs.runtimes.loop import Outcome
@@ -449,15 +448,9 @@ def test_report_command_runs_no_imported_code(
 
 
 def test_compare_command_imports_a_loss_from_outside(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # The registry is put back as it was: the file registers losses when it is imported.
-    known = dict(LOSSES)
-    request.addfinalizer(lambda: (LOSSES.clear(), LOSSES.update(known)))
     outside = str(Path(__file__).with_name("outside_loss.py"))
     flags = ["--data", "sklearn:diabetes", "--network", "path:2", "--method", "adfs"]
     flags += ["--sigma", "50", "--target", "1e-2", "--relative", "--import", outside]

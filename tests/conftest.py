@@ -1,4 +1,4 @@
-"""What the tests of experiments leave behind, they take away again."""
+"""What tests register, they take away again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adfs.algorithms import METHODS
 from adfs.problem import LOSSES
 
 # Looking for doctests in them would import them, and so register what they define.
-collect_ignore = ["outside_loss.py", "outside_method.py"]
+collect_ignore = ["experiments/outside_loss.py", "experiments/outside_method.py"]
 
 
 @pytest.fixture(autouse=True)
