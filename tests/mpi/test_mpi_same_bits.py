@@ -54,29 +54,33 @@ def all_cases() -> dict[str, dict[str, Any]]:
 
 
 CASES = all_cases()
+# With two ranks each schedule comes with one kind of rows; dense and sparse rows have the same bits anyway.
+LEFT_OUT = [name for name in CASES if name.endswith((" iid csr", " poisson dense"))]
+QUICK = {name: case for name, case in CASES.items() if name not in LEFT_OUT}
 
 
-@pytest.fixture(scope="module")
-def simulated() -> dict[str, str]:
+def simulated(cases: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {
         name: stamp(entry["case"].simulate(general=entry.get("shards") == "general", **entry.get("more", {})))
-        for name, entry in CASES.items()
+        for name, entry in cases.items()
     }
 
 
-def entries() -> list[dict[str, Any]]:
-    return [{"name": name} | entry | {"case": entry["case"].plain()} for name, entry in CASES.items()]
+def entries(cases: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"name": name} | entry | {"case": entry["case"].plain()} for name, entry in cases.items()]
 
 
 @pytest.mark.parametrize(
-    "ranks", [2, pytest.param(4, marks=pytest.mark.soak), pytest.param(9, marks=pytest.mark.soak)]
+    ("ranks", "cases"),
+    [(2, QUICK), *(pytest.param(ranks, CASES, marks=pytest.mark.soak) for ranks in (4, 9))],
+    ids=["2", "4", "9"],
 )
 def test_mpi_ranks_give_the_bits_of_the_simulator(
-    ranks: int, simulated: dict[str, str], tmp_path: Path
+    ranks: int, cases: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
-    found = run_cases(ranks, entries(), tmp_path, timeout=400.0).results
+    found = run_cases(ranks, entries(cases), tmp_path, timeout=400.0).results
     stamps = {name: result["stamp"] for name, result in found.items()}
-    assert stamps == simulated
+    assert stamps == simulated(cases)
     for result in found.values():
         assert len(result["ranks"]) == ranks
         assert sum(len(rank["nodes"]) for rank in result["ranks"]) in (9, 17)
