@@ -34,10 +34,8 @@ stands before a lower bound. The clock counts a whole local solve of MSDA and SO
 knows the default constants of a method alone, and predicts no adaptive, accelerated or Catalyst form.
 
 All times are of seed 1: other draws of the same classes, other rows of the files, other shards by label. The
-planner's formulas were fitted to seed 0 of the same 108 points (where its choice was as good at 82, 96 and
-102 of them), and to rounds of Newton's method and of L-BFGS on other problems. They were fixed before
-the times of seed 1 were looked at. After that, adaptive forms became faster where messages are slow, which
-the planner does not predict: without sums over all nodes its choice was good at 104 points before.
+planner's formulas were fitted to seed 0 of the same points, and to rounds of Newton's method and of L-BFGS on
+other problems. They were fixed before the times of seed 1 were looked at.
 """
 
 
