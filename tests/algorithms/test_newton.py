@@ -9,7 +9,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import adfs
-from adfs.algorithms.hessians import fill_hessian, hessian_bands, row_margins
+from adfs.algorithms.hessians import fill_hessian, hessian_bands
 from adfs.algorithms.lbfgs import node_values
 from adfs.algorithms.newton import newton_move
 from adfs.errors import InputError
@@ -44,11 +44,10 @@ def test_hessian_bands_make_up_the_hessian(sparse):
     X = rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.3)
     stored = sp.csr_array(X) if sparse else X
     problem = adfs.Problem(stored, np.sign(rng.standard_normal(n)), sigma=[0.3, 0.4], n_nodes=2)
-    theta, margins, head = rng.standard_normal(d), np.empty(n), np.empty((2, d + 1))
+    theta, head = rng.standard_normal(d), np.empty((2, d + 1))
     ridge = np.tile(problem.sigma[:, None], d)
     node_values(problem.samples, ridge, theta, np.empty(1), np.empty((2, d)), head)
-    row_margins(problem.samples.rows, theta, margins)
-    curvatures = problem.weights * loss_curvatures(problem.loss, margins, problem.labels)
+    curvatures = problem.weights * loss_curvatures(problem.loss, problem.margins_at(theta), problem.labels)
     np.testing.assert_allclose(head.sum(axis=0)[:d], problem.gradient(theta), rtol=1e-12, atol=1e-12)
     assert head.sum(axis=0)[d] == pytest.approx(problem.objective(theta), rel=1e-13)
     bands = hessian_bands(d, 10_000)

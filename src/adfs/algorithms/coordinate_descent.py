@@ -228,13 +228,14 @@ def _face_step_on_rows(columns: sp.csr_array, model: RowModel) -> None:
     """Do `face_step` by conjugate gradients, which see what single entries move too slowly; in place."""
     face = np.flatnonzero(((model.z != 0.0) | (model.lam == 0.0)) & (model.diagonal > 0.0))
     # In units in which the diagonal of H is 1.
-    scale = 1.0 / np.sqrt(model.diagonal[face])
-    own, sigma = sp.diags_array(scale) @ columns[face], model.sigma[face] * scale * scale
+    scale, own = 1.0 / np.sqrt(model.diagonal[face]), columns[face]
+    own.data *= np.repeat(scale, np.diff(own.indptr))
+    turned, sigma = own.T, model.sigma[face] * scale * scale
     z, lam = model.z[face] / scale, model.lam[face] * scale
     r = own @ model.along + model.start[face] * scale + sigma * z
 
     def multiply(v: np.ndarray) -> np.ndarray:
-        return np.asarray(own @ (own.T @ v) + sigma * v)
+        return np.asarray(own @ (turned @ v) + sigma * v)
 
     hessian = LinearOperator((z.size, z.size), matvec=multiply, dtype=np.float64)
     with np.errstate(all="ignore"):  # a step that is not finite is not taken
@@ -242,7 +243,7 @@ def _face_step_on_rows(columns: sp.csr_array, model: RowModel) -> None:
         step, _ = cg(hessian, -r - lam * np.sign(z), rtol=_REST, maxiter=_MOST_SWEEPS)
     move = _within_signs(r, z, lam, step, multiply)
     model.z[face] += scale * move
-    model.along[:] += own.T @ move
+    model.along[:] += turned @ move
 
 
 @single_threaded

@@ -11,29 +11,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.method_kernels import row_margin
 from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.problem.samples import (
     DenseRows,
-    Matrix,
     Rows,
     SparseRows,
     kind_of,
     row_column,
     row_entry,
     row_span,
-    rows_of,
-    sparse,
 )
 
 _TILE = 256  # columns of a Hessian, and samples added to them at once, that stay in the caches
-
-
-@kernel
-def row_margins(rows: Rows, vector: np.ndarray, out: np.ndarray) -> None:
-    """Write x_jᵀv of each row, (N,)."""
-    for j in range(out.size):
-        out[j] = row_margin(rows, j, vector)
 
 
 class OutputCurvatures(NamedTuple):
@@ -204,14 +193,3 @@ def hessian_bands(d: int, numbers: int) -> list[tuple[int, int]]:
             first, size = row, 0
         size += d - row
     return [*bands, (first, d)]
-
-
-def column_rows(X: Matrix, columns: np.ndarray) -> Rows:
-    """Return some columns of the rows, (k,), in the order given; all in their order are not copied."""
-    if np.array_equal(columns, np.arange(X.shape[1])):
-        return rows_of(X)
-    if not sparse(X):
-        return rows_of(np.take(X, columns, axis=1))
-    chosen = X[:, columns]
-    chosen.sort_indices()
-    return rows_of(chosen)

@@ -15,12 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Setting
-from adfs.algorithms.hessians import row_margins
 from adfs.algorithms.newton import HessianMethod, HessianRounds
 from adfs.algorithms.round_process import Gossip
 from adfs.compilation import compiled
 from adfs.problem import FiniteSum
-from adfs.problem.evaluation import loss_domains, node_sums
+from adfs.problem.evaluation import bare_margins, loss_domains, node_sums
 from adfs.problem.losses import Loss, conjugate
 from adfs.problem.samples import Labels, label_at, label_rows
 from adfs.theory import Facts, NoParameters
@@ -234,8 +233,7 @@ class InteriorPointProcess(HessianRounds):
             right = -stationary + low - at.to_low - high + at.to_high
             pull = self._sum(gossip, self.problem.row_sums((inverse * right).sum(axis=0)))
             turn = self.solve(gossip, hessian, np.asarray(tied) + pull)
-            along = np.empty_like(self.margins)
-            row_margins(self.samples.rows, turn, along)
+            along = bare_margins(self.samples, turn)[:, 0]
             move = inverse * (right + along)
             d_low = low - at.to_low - at.to_low / at.below * move
             d_high = high - at.to_high + at.to_high / at.above * move

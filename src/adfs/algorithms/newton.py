@@ -5,26 +5,26 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.linalg import lapack
 
 from adfs.algorithms.base import Method, Setting
 from adfs.algorithms.costs import Cost, RoundEffort, gradient_work, matrix_work
 from adfs.algorithms.hessians import (
     OutputCurvatures,
-    column_rows,
     fill_hessian,
     hessian_bands,
-    row_margins,
 )
 from adfs.algorithms.lbfgs import FEW_TRIALS, DescentProcess
 from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.network import Network
 from adfs.problem import FiniteSum, get_loss
-from adfs.problem.evaluation import loss_curvatures, loss_slopes
+from adfs.problem.evaluation import bare_margins, loss_curvatures, loss_slopes
+from adfs.problem.samples import Rows, rows_of, sparse
 from adfs.theory import Facts, NodeSizes, NoParameters, tree_depth
 from adfs.threads import single_threaded
 
@@ -92,7 +92,7 @@ class HessianRounds(RoundProcess):
             outputs = columns // self.problem.X.shape[1]
             own = OutputCurvatures(curvatures[0], curvatures[1], outputs, np.empty(columns.size))
         if columns is not None:
-            rows = column_rows(self.problem.X, columns % self.problem.X.shape[1])
+            rows = self._column_rows(columns % self.problem.X.shape[1])
             ridge = np.take(ridge, columns, axis=1)  # in the same memory order, for the same kernel
         d = ridge.shape[1]
         height = d if height is None else height
@@ -109,6 +109,23 @@ class HessianRounds(RoundProcess):
             if self.leader is not None:
                 hessian[first:last][np.arange(d) >= np.arange(first, last)[:, None]] = total
         return hessian
+
+    @cached_property
+    def by_column(self) -> sp.csr_array:
+        """The samples by columns, (p, N)."""
+        return sp.csr_array(self.problem.X.T)
+
+    def _column_rows(self, columns: np.ndarray) -> Rows:
+        """Return some columns of the rows, (k,), in the order given; all in their order are not copied."""
+        X, width = self.problem.X, self.problem.X.shape[1]
+        if np.array_equal(columns, np.arange(width)):
+            return rows_of(X)
+        if not sparse(X):
+            return rows_of(np.take(X, columns, axis=1))
+        # A few columns are taken without going through all rows.
+        chosen = X[:, columns] if 10 * columns.size > width else sp.csr_array(self.by_column[columns].T)
+        chosen.sort_indices()
+        return rows_of(chosen)
 
     def send(self, gossip: Gossip, size: int, compute: Callable[[], np.ndarray]) -> np.ndarray:
         """Return numbers (size,) in every process, which the process of node 0 computes."""
@@ -156,11 +173,8 @@ class NewtonProcess(DescentProcess, HessianRounds):
 
     def margins_at(self, point: np.ndarray) -> np.ndarray:
         """Return the margins at another point."""
-        parts = point.reshape(self.problem.n_outputs, -1)
-        out = np.empty((len(parts), self.samples.weights.size))
-        for part, own in zip(parts, out, strict=True):
-            row_margins(self.samples.rows, part, own)
-        return out.T if self.samples.loss.several_outputs else out[0]
+        out = bare_margins(self.samples, point)
+        return out if self.samples.loss.several_outputs else out[:, 0]
 
     def _safe_curvatures(self, beta: float) -> np.ndarray:
         """Return the curvatures (N,) of parabolas that touch the losses at θ and lie above them.

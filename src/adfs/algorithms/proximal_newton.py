@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import scipy.sparse as sp
 
 from adfs.algorithms.base import Setting
 from adfs.algorithms.coordinate_descent import minimise_model, minimise_on_rows, model_gap
@@ -92,8 +91,8 @@ class ProximalNewtonProcess(NewtonProcess):
         self._slopes: np.ndarray | None = None
         # The last direction, the gap of its model, and how many directions the round has tried.
         self._move, self._model_gap, self._tried = np.zeros(d), math.inf, 0
-        # The columns of that model; the samples by columns, and how many entries they have: sparse ones too.
-        self._chosen, self._by_column = np.zeros(0, dtype=np.int64), sp.csr_array((0, 0))
+        # The columns of that model, and how many entries the samples have: sparse ones too.
+        self._chosen = np.zeros(0, dtype=np.int64)
         alone = setting.network.n_nodes == 1 and not self.samples.loss.several_outputs
         self._entries = self.problem.X.size if alone else math.inf
 
@@ -182,6 +181,10 @@ class ProximalNewtonProcess(NewtonProcess):
 
     def step(self, gossip: Gossip, first: bool) -> None:
         self._lower_lambda(first)
+        # Where no column can enter, the start may be the solution, which the next check finds out.
+        if first and not (self._columns * self._promises(self.point, self.gradient)).any():
+            self.prospects[_GAP] = self._gradient_gap(slice(None), self.totals[1])
+            return
         before, margins, value, self._tried = self.point.copy(), self.margins(), self.numbers[VALUE], 0
         evaluations, damping = self._evaluations, self.prospects[_DAMPING]
         super().step(gossip, first)
@@ -243,9 +246,8 @@ class ProximalNewtonProcess(NewtonProcess):
         given = self.gradient[columns], self.point[columns], lam[columns], sigma[columns], self.value, target
         self._move[:] = 0.0
         if on_rows:
-            if not self._by_column.size:
-                self._by_column = sp.csr_array(self.problem.X.T)
-            factor = self._by_column[columns] @ sp.diags_array(np.sqrt(curvatures))
+            factor = self.by_column[columns]
+            factor.data *= np.sqrt(curvatures)[factor.indices]
             z, self._model_gap = minimise_on_rows(factor, *given)
             self._move[columns] = z - self.point[columns]
             return self._move
@@ -270,8 +272,9 @@ class ProximalNewtonProcess(NewtonProcess):
         support = (self.point != 0.0) | ((lam == 0.0) & (self.squares > 0.0))
         count = np.count_nonzero(support)
         # Sorting is stable, so that all processes choose alike where promises are equal.
-        new = np.argsort(np.where(support, 0.0, -promises), kind="stable")[: max(WORKING_SET, count)]
-        columns = np.append(np.flatnonzero(support), new[(promises[new] > 0.0) & ~support[new]])
+        new = np.flatnonzero((promises > 0.0) & ~support)
+        new = new[np.argsort(-promises[new], kind="stable")[: max(WORKING_SET, count)]]
+        columns = np.append(np.flatnonzero(support), new)
         if columns.size**2 > self._entries:
             # The model of a squared loss is exact, and all columns cost little more.
             return np.flatnonzero(self.squares > 0.0) if self._constant else np.sort(columns)

@@ -289,7 +289,9 @@ def append_column(X: Any, value: float) -> Any:
     old[starts[1:] - 1] = False
     parts = np.full(old.size, value), np.full(old.size, X.shape[1], dtype=X.indices.dtype)
     parts[0][old], parts[1][old] = X.data, X.indices
-    return sp.csr_array((*parts, starts), shape=(X.shape[0], X.shape[1] + 1))
+    out = sp.csr_array((*parts, starts), shape=(X.shape[0], X.shape[1] + 1))
+    out.has_canonical_format = X.has_canonical_format
+    return out
 
 
 def row_products(X: Any, coef: np.ndarray, node_starts: np.ndarray) -> np.ndarray:

@@ -171,6 +171,13 @@ def row_margins(rows: Rows, theta: np.ndarray, count: int, n_outputs: int) -> np
     return out
 
 
+def bare_margins(samples: Samples, theta: np.ndarray) -> np.ndarray:
+    """Return the margins x_jᵀθ_k without their offsets, (N, K)."""
+    count, n_outputs = samples.weights.size, samples.loss.n_outputs
+    # Runs start at 0, where the margins need no pass over the rows.
+    return row_margins(samples.rows, theta, count, n_outputs) if theta.any() else np.zeros((count, n_outputs))
+
+
 @compiled
 def loss_sums(
     loss: Loss, y: Labels, weights: np.ndarray, node_starts: np.ndarray, margins: np.ndarray

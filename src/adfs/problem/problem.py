@@ -374,8 +374,8 @@ class Problem(FiniteSum):
         if theta.shape[-1:] != (d,) or theta.ndim > 2:
             raise InputError(f"theta must have shape ({d},) or (k, {d}), got {theta.shape}")
         if theta.ndim == 1:
-            margins = evaluation.row_margins(self.samples.rows, theta, self.n_samples, self.n_outputs)
-            return evaluation.loss_sums(self.samples.loss, *self.samples[2:], margins)
+            samples = self.samples
+            return evaluation.loss_sums(samples.loss, *samples[2:], evaluation.bare_margins(samples, theta))
         if self.loss.several_outputs:
             return np.column_stack([self.loss_sums(point) for point in theta])
         return evaluation.loss_sums_at(self.samples, np.ascontiguousarray(theta.T))
@@ -415,7 +415,8 @@ class Problem(FiniteSum):
 
     def row_total(self, duals: np.ndarray) -> np.ndarray:
         s = self._checked("s", duals)
-        return evaluation.weighted_row_total(self.samples.rows, self.node_starts, s, self.n_features)
+        rows, d = self.samples.rows, self.n_features
+        return evaluation.weighted_row_total(rows, self.node_starts, s, d) if s.any() else np.zeros(d)
 
     def row_sums(self, duals: np.ndarray) -> np.ndarray:
         s = self._checked("s", duals)
@@ -430,11 +431,11 @@ class Problem(FiniteSum):
         s, theta = self._checked("s", duals), self._checked("theta", theta)
         out, scaled, scales = np.zeros((self.n_nodes, 6)), np.empty(self.n_outputs), self.margin_scales
         samples, loss = self.samples, self.samples.loss
+        margins = evaluation.bare_margins(samples, theta)
         square, beta = evaluation.inner_product(theta, theta), loss.beta
         out[:, gaps.ROWS] = scales[:, 0]
         if beta < math.inf:
             out[:, gaps.MARGINS] = gaps.margin_rounding(scales, beta, square, slack)
-        margins = evaluation.row_margins(samples.rows, theta, self.n_samples, self.n_outputs)
         roundings = gaps.row_roundings(samples.rows, self.n_samples) if beta == math.inf else scaled
         kind, sizes = (beta == math.inf, loss.link == "log"), (math.sqrt(square), slack)
         gaps.sum_gap(loss, samples[2:], self.active, s, margins, roundings, kind, sizes, scaled, out)
@@ -443,8 +444,7 @@ class Problem(FiniteSum):
         return out
 
     def __repr__(self) -> str:
-        kind = "sparse" if self.sparse else "dense"
         return (
             f"Problem(loss={self.loss.name!r}, n_nodes={self.n_nodes}, n_samples={self.n_samples}, "
-            f"n_features={self.n_features}, {kind})"
+            f"n_features={self.n_features}, {'sparse' if self.sparse else 'dense'})"
         )
