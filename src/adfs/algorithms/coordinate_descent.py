@@ -144,6 +144,26 @@ def _within_signs(
         length = max(first, 0.5 * length)
 
 
+class _Progress:
+    """The value of a model from round to round, which decides about progress: its gap may rise by rounding.
+
+    Attributes
+    ----------
+    idle : int
+        Rounds since the value last fell.
+    """
+
+    def __init__(self, g: np.ndarray, theta: np.ndarray, lam: np.ndarray) -> None:
+        self._model, self._least, self.idle = (g, theta, lam), 0.0, 0
+
+    def note(self, z: np.ndarray, r: np.ndarray) -> None:
+        """Note the value at z, where the gradient of the smooth part is r."""
+        g, theta, lam = self._model
+        value = float(0.5 * (z - theta) @ (g + r) + lam @ (np.abs(z) - np.abs(theta)))
+        self.idle = 0 if value < self._least - 1e-15 * abs(self._least) else self.idle + 1
+        self._least = min(self._least, value)
+
+
 @single_threaded
 def minimise_model(
     hessian: np.ndarray,
@@ -169,7 +189,7 @@ def minimise_model(
         rest[constant, constant] = before[constant]
         z, gap = minimise_model(rest, slopes, theta[:-1], lam[:-1], sigma[:-1], value, target)
         return np.append(z, theta[-1] - (g[-1] + across @ (z - theta[:-1])) / last), gap
-    z, r, idle, least = theta.copy(), g.copy(), 0, 0.0
+    z, r, progress = theta.copy(), g.copy(), _Progress(g, theta, lam)
     for _ in range(_MOST_ROUNDS):
         # As much coordinate descent as a Newton step costs, or a few sweeps.
         size = int(np.count_nonzero(z))
@@ -179,11 +199,8 @@ def minimise_model(
             break
         face_step(hessian, r, z, lam)
         r = g + hessian @ (z - theta)  # no rounding is carried on
-        # The value of the model decides about progress: near its end the gap may rise by rounding.
-        now = float(0.5 * (z - theta) @ (g + r) + lam @ (np.abs(z) - np.abs(theta)))
-        idle = 0 if now < least - 1e-15 * abs(least) else idle + 1
-        least = min(least, now)
-        if idle == _MOST_IDLE:
+        progress.note(z, r)
+        if progress.idle == _MOST_IDLE:
             break
     return z, gap
 
@@ -257,7 +274,7 @@ def minimise_on_rows(
     target: float,
 ) -> tuple[np.ndarray, float]:
     """Return what `minimise_model` returns, for H = AAᵀ + diag(σ): ``columns`` (k, N) is A."""
-    z, along, idle, least = theta.copy(), np.zeros(columns.shape[1]), 0, 0.0
+    z, along, progress = theta.copy(), np.zeros(columns.shape[1]), _Progress(g, theta, lam)
     diagonal, start = columns.power(2).sum(axis=1) + sigma, g - sigma * theta
     model = RowModel(rows_of(columns), diagonal, lam, sigma, start, z, along)
     for _ in range(_MOST_ROUNDS):
@@ -265,10 +282,8 @@ def minimise_on_rows(
         first = sweep_rows(model, True)
         r = start + columns @ along + sigma * z
         gap = model_gap(r, z, lam, sigma, value)
-        now = float(0.5 * (z - theta) @ (g + r) + lam @ (np.abs(z) - np.abs(theta)))
-        idle = 0 if now < least - 1e-15 * abs(least) else idle + 1
-        least = min(least, now)
-        if gap <= target or first == 0.0 or idle > _MOST_IDLE:
+        progress.note(z, r)
+        if gap <= target or first == 0.0 or progress.idle > _MOST_IDLE:
             break
         for _ in range(_MOST_SWEEPS):
             if sweep_rows(model, False) <= _REST * first:
