@@ -288,7 +288,7 @@ def scaled_problems(
     # Centred dense rows are shorter, which helps every method; the free intercept compensates for it.
     source = given if spec.standardize else weighted
     columns = column_scales(source, solver, center=spec.free_intercept, scale=spec.standardize)
-    scaled = columns.apply(weighted)
+    scaled = solver.cluster.attempt("to check the data", partial(columns.apply, weighted))
     if spec.intercept_column is not None:
         scaled = replace(scaled, X=append_column(scaled.X, spec.intercept_column))
     problems = solver.cluster.attempt("to check the data", partial(_problems, scaled, spec, classes))

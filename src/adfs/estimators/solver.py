@@ -21,7 +21,7 @@ from adfs.planning import choose
 from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import node_sums, weighted_row_sums
 from adfs.problem.samples import rows_of, sparse
-from adfs.problem.shards import check_range
+from adfs.problem.shards import as_rows, check_range
 from adfs.runtimes import Cluster, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.cluster import Placement
@@ -328,6 +328,8 @@ class Columns:
 
     def apply(self, data: LocalData) -> LocalData:
         """Return the data with columns centred and scaled; rows that need neither are not copied."""
+        if self.center is None and self.spread is None:
+            return data
         X, means = data.X, self.center
         if self.center is not None:
             X = X - self.center
@@ -337,7 +339,7 @@ class Columns:
                 X = sp.csr_array((X.data / self.spread[X.indices], X.indices, X.indptr), shape=X.shape)
             else:
                 X = X / self.spread
-        return replace(data, X=X, means=means)
+        return replace(data, X=as_rows(X), means=means)  # a scale may take them out of their range
 
 
 def column_scales(data: LocalData, solver: Solver, *, center: bool, scale: bool) -> Columns:

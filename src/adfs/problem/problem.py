@@ -201,13 +201,13 @@ class Problem(FiniteSum):
     ) -> Problem:
         """Build a problem from rows that are sorted by node; see the attribute ``node_starts``.
 
-        Labels and offsets are known to fit the loss; rows and weights may have left their range by a scale.
+        Rows are as `as_rows` returns them, and labels and offsets fit the loss. Weights are checked here.
         """
         problem, n_nodes = cls.__new__(cls), len(node_starts) - 1
         # Copies, because the arrays of a problem cannot be written to.
         shift = None if offset is None else np.array(offset, dtype=np.float64, order="C")
         labels = np.array(y, dtype=np.float64)
-        data = Shard(as_rows(X), labels, check_weights(weights, labels.size, ""), shift)
+        data = Shard(X, labels, check_weights(weights, labels.size, ""), shift)
         own = check_penalty(sigma, l1, n_nodes)
         problem._set(Parts(loss, data, np.array(node_starts), *own, l1_columns, ridge_columns))
         return problem
