@@ -36,6 +36,7 @@ from adfs.runtimes import Grid, Outcome, Record, Run, RunOptions
 from adfs.runtimes import run_method as run_one
 from adfs.runtimes.clock import Clock, position_at, with_times
 from adfs.runtimes.options import describe
+from adfs.runtimes.run import wanted_on_screen
 from adfs.stages import rule_for
 from adfs.theory import BlockParameters, Parameters, node_sizes
 from adfs.threads import single_threaded
@@ -108,7 +109,7 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
         "κ_s": problem.kappa_s,
         "κ_b": problem.kappa_b,
     }
-    details = run.details | {"problem": facts} | _marks(comparison, entry, seed)
+    details = run.details | {"problem": facts}
     return dataclasses.replace(run, columns=columns, details=details, dual=None)
 
 
@@ -319,7 +320,7 @@ def in_processes(
     ``make`` returns a line about a task and its result. A result may be an error, so that one task that
     cannot be made does not stop the others. ``kept`` is the folder of finished runs.
     """
-    shown = sys.stderr.isatty() if progress is None else progress
+    shown = wanted_on_screen(progress)
     begun, results = time.monotonic(), dict[int, R]()
     # With one job the runs are made in this process.
     parallel = joblib.Parallel(
@@ -380,8 +381,7 @@ def make_run(task: Task) -> tuple[str, InputError | None]:
         return name, InputError(f"{at_fault}{error}")
     if run.outcome is Outcome.STOPPED:  # by Ctrl-C, which ends a run in order
         raise KeyboardInterrupt
-    if patience < math.inf:
-        details = run.details | _marks(comparison, entry, seed) | {"patience": patience}
-        run = dataclasses.replace(run, details=details)
-    run.save(path)
+    details = run.details | _marks(comparison, entry, seed)
+    details |= {"patience": patience} if patience < math.inf else {}
+    dataclasses.replace(run, details=details).save(path)
     return f"{name}: error {run.columns['suboptimality'][-1]:.1e}", None
