@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from adfs import pages
-from adfs.algorithms import METHODS, RoundEffort
-from adfs.errors import InputError, unknown_name
+from adfs.algorithms import METHODS, RoundEffort, get_method
+from adfs.errors import InputError
 from adfs.files import write_whole
 from adfs.network import Network
 from adfs.pages import number
@@ -70,6 +70,14 @@ class Prediction(NamedTuple):
     contraction: float
     p_comm: float
     gamma: float
+
+
+def is_predictable(name: str, facts: Facts, network: Network, tol: float, tau: float) -> bool:
+    """Whether a method can solve a problem on a network, at a cost that is known."""
+    method = METHODS[name]
+    # Without a bound of the curvature there is no cost.
+    able = method.can_solve(facts, network.n_nodes)
+    return able and method.cost(facts, network, tol, tau).passes < math.inf
 
 
 def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: float) -> Prediction:
@@ -372,15 +380,12 @@ def plan(
     delays = Delays(tau=tau, law=law)
     counts = node_counts(facts.n_samples) if nodes is None else nodes
     graphs = network if isinstance(network, list | tuple) else [network]
-    names = list(METHODS) if methods is None else list(methods)
-    for name in (one for one in names if one not in METHODS):
-        raise unknown_name("method", name, METHODS)
+    names = list(METHODS) if methods is None else [get_method(name).name for name in methods]
     predictions = [
         predict(name, facts, each, delays, tol)
         for each in networks_of(counts, graphs, facts.n_samples, seed)
         for name in names
-        if METHODS[name].can_solve(facts, each.n_nodes)
-        and METHODS[name].cost(facts, each, tol, tau).passes < math.inf  # no bound of the curvature, no cost
+        if is_predictable(name, facts, each, tol, tau)
     ]
     if not predictions:
         raise InputError("none of these methods can run on this problem and these networks")
