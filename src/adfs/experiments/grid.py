@@ -24,7 +24,7 @@ from adfs.experiments.runner import Task, in_processes, is_finished, make_run, p
 from adfs.files import JsonObject, load_modules, write_whole
 from adfs.pages import number
 from adfs.planning import Facts, predict
-from adfs.planning.planner import is_predictable
+from adfs.planning.choice import is_predictable
 from adfs.runtimes import Run
 
 # A run is given up when its clock passes this many times that of the best finished one.

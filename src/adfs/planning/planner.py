@@ -20,6 +20,7 @@ from adfs.errors import InputError
 from adfs.files import write_whole
 from adfs.network import Network
 from adfs.pages import number
+from adfs.planning.choice import is_predictable
 from adfs.problem import FiniteSum
 from adfs.runtimes.clock import Clock
 from adfs.runtimes.delays import DEFAULT_TAU, Delays
@@ -70,14 +71,6 @@ class Prediction(NamedTuple):
     contraction: float
     p_comm: float
     gamma: float
-
-
-def is_predictable(name: str, facts: Facts, network: Network, tol: float, tau: float) -> bool:
-    """Whether a method can solve a problem on a network, at a cost that is known."""
-    method = METHODS[name]
-    # Without a bound of the curvature there is no cost.
-    able = method.can_solve(facts, network.n_nodes)
-    return able and method.cost(facts, network, tol, tau).passes < math.inf
 
 
 def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: float) -> Prediction:
