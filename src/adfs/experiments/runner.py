@@ -231,9 +231,8 @@ def _save_new_times(run: Run, task: Task, old_tau: float) -> bool:
     # A run that takes longer now would have ended earlier.
     if comparison.max_time is not None and timed.columns["time"][-1] > comparison.max_time:
         return False
-    details = run.details | _marks(comparison, entry, seed)
-    columns = {name: timed.columns[name] for name in run.columns}
-    dataclasses.replace(run, columns=columns, parameters=new, details=details).save(task.path)
+    details = timed.details | _marks(comparison, entry, seed)
+    dataclasses.replace(timed, details=details).save(task.path)
     return True
 
 
