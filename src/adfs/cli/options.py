@@ -362,7 +362,7 @@ def save_figure(path: Path, axes: Axes) -> None:
 
 
 @contextlib.contextmanager
-def all_ranks(deadline: float = 60.0) -> Iterator[MPI.Intracomm]:
+def all_ranks(deadline: float) -> Iterator[MPI.Intracomm]:
     """Give a command that an MPI launcher started the communicator of all ranks, and end MPI after it.
 
     A rank that does not start or end within ``deadline`` seconds ends the launch.

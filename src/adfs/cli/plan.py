@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from adfs.network import Network
     from adfs.planning import Facts, Plan
     from adfs.problem import Problem
+    from adfs.runtimes.timing import NetBench
     from adfs.theory import Parameters
 
 
@@ -134,18 +135,27 @@ def plan(
     if choices.nodes is not None:
         counts = options.read_numbers("--nodes", choices.nodes, int, "1,4,16")
 
+    import numpy as np
+
     from adfs.planning import GRAPHS
     from adfs.planning import plan as make_plan
     from adfs.runtimes.delays import DEFAULT_TAU
+    from adfs.runtimes.timing import step_seconds
 
     # A problem with data, or only its sizes.
     source = _source(data, sizes, objective, reading, choices.seed)
-    step, tau = _measure(source, choices.measure, over_mpi)
-    if step is not None and math.isnan(step):  # another rank than 0
-        return
-    # A measured τ, a given one, or the default.
-    if tau is None:
-        tau = DEFAULT_TAU if choices.tau is None else choices.tau
+    step, tau = None, DEFAULT_TAU if choices.tau is None else choices.tau
+    if choices.measure:
+        # The local step is timed on rows with as many entries as the data have.
+        width, mean = source.n_features, source.entries_per_row
+        entries = None if mean is None else max(1, round(mean))
+        if over_mpi:
+            measured = _measure((width,), entries)
+            if measured is None:
+                return
+            step, tau = float(np.median(measured.step)), float(measured.tau[0])
+        else:
+            step = step_seconds(width, entries)
     result = make_plan(
         source,
         nodes=counts,
@@ -195,26 +205,14 @@ def _source(
     return problem
 
 
-def _measure(source: Problem | Facts, asked_for: bool, over_mpi: bool) -> tuple[float | None, float | None]:
-    """Return the seconds of a sample and τ, None if not measured; nan on ranks other than 0."""
-    from adfs.runtimes.timing import bench_network, step_seconds
+def _measure(widths: tuple[int, ...], entries: int | None, deadline: float = 60.0) -> NetBench | None:
+    """Measure messages between the ranks and a local step of each; return None on ranks other than 0."""
+    from adfs.runtimes.timing import bench_network
 
-    if not asked_for:
-        return None, None
-    # The local step is timed on rows with as many entries as the data have.
-    width, mean = source.n_features, source.entries_per_row
-    entries = None if mean is None else max(1, round(mean))
-    if not over_mpi:
-        return step_seconds(width, entries), None
-    # All ranks measure, rank 0 plans.
-    with options.all_ranks() as world:
+    with options.all_ranks(deadline) as world:
         rank = world.Get_rank()
-        measured = bench_network(world, (width,), entries=entries)
-    if rank != 0:
-        return math.nan, None
-    import numpy as np
-
-    return float(np.median(measured.step)), float(measured.tau[0])
+        measured = bench_network(world, widths, entries=entries, deadline=deadline)
+    return measured if rank == 0 else None
 
 
 def _show(result: Plan) -> None:
@@ -357,7 +355,7 @@ def net_bench(bench: BenchOptions) -> None:
     mpiexec -n 2 adfs net-bench
     mpiexec -n 4 --hostfile hosts adfs net-bench --numbers 124 --entries 14
     """
-    from adfs.runtimes.timing import WIDTHS, bench_network
+    from adfs.runtimes.timing import WIDTHS
 
     if not launched_by_mpi():
         raise InputError(
@@ -365,10 +363,8 @@ def net_bench(bench: BenchOptions) -> None:
         )
     # Several sizes of messages separate latency from bandwidth.
     widths = tuple(sorted(bench.numbers)) if bench.numbers else WIDTHS
-    with options.all_ranks(bench.deadline) as world:
-        rank = world.Get_rank()
-        measured = bench_network(world, widths, entries=bench.entries, deadline=bench.deadline)
-    if rank != 0:
+    measured = _measure(widths, bench.entries, bench.deadline)
+    if measured is None:
         return
     table = measured.table()
     if bench.as_json:

@@ -298,8 +298,8 @@ def _labels(values: pd.Series, name: str, path: Path) -> np.ndarray:
     """Return the labels as numbers, or as text; raise if some are numbers and others are not."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-    if values.isna().any():
-        row = int(np.flatnonzero(values.isna().to_numpy())[0])
+    row = first_row(values.isna().to_numpy())
+    if row is not None:
         raise InputError(f"{path}: the label {name!r} is missing in data row {row + 1}")
     if is_numeric_dtype(values) and not is_bool_dtype(values):
         return _numeric(values, name, path)

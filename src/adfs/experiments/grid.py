@@ -8,7 +8,7 @@ import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from adfs.experiments.runner import Task, in_processes, is_finished, make_run, p
 from adfs.files import JsonObject, load_modules, write_whole
 from adfs.pages import number
 from adfs.planning import Facts, predict
-from adfs.problem import Problem
+from adfs.planning.choice import is_predictable
 from adfs.runtimes import Run
 
 # A run is given up when its clock passes this many times that of the best finished one.
@@ -203,7 +203,7 @@ def _run_column(
     line = column[0].name
     load_modules(column[0].comparison.imports)  # a new process has not imported them yet
     try:
-        predicted = [_predicted(point.comparison) for point in column]
+        predicted = _predicted([point.comparison for point in column])
     except InputError as error:  # of the data or the network
         return line, ([], [InputError(f"{line}: {error}")])
     rows, errors = list[JsonObject](), list[InputError]()
@@ -228,25 +228,21 @@ def _needs(entry: MethodSpec) -> tuple[bool, bool]:
     return method.needs_sums, method.solves_locally
 
 
-@lru_cache(maxsize=1)
-def _facts(problem: Problem) -> Facts:
-    return Facts.of(problem)
-
-
-def _predicted(comparison: Comparison) -> dict[str, float]:
-    """Return the planner's time of each method, by its label; inf where the planner has none."""
-    problem, network = make_problem(comparison, comparison.seeds[0])
-    facts, delays = _facts(problem), comparison.delays.make(comparison.tau, network)
-    tol = comparison.target / (1.0 if comparison.relative else problem.value_at_zero)
-    times = {entry.label: math.inf for entry in comparison.methods}
-    # A plan is made with the default constants of each method.
-    for entry in (entry for entry in comparison.methods if entry.parameters is None):
-        method = METHODS[entry.method]
-        if not method.can_solve(facts, network.n_nodes):
-            continue
-        if method.cost(facts, network, tol, comparison.tau).passes < math.inf:
-            times[entry.label] = predict(entry.method, facts, network, delays, tol).time
-    return times
+def _predicted(comparisons: Sequence[Comparison]) -> list[dict[str, float]]:
+    """Return the planner's times for comparisons that differ in τ alone: by label, inf where it has none."""
+    first = comparisons[0]
+    problem, network = make_problem(first, first.seeds[0])
+    facts, tol = Facts.of(problem), first.target / (1.0 if first.relative else problem.value_at_zero)
+    predicted = []
+    for comparison in comparisons:
+        tau, times = comparison.tau, {entry.label: math.inf for entry in comparison.methods}
+        delays = comparison.delays.make(tau, network)
+        # A plan is made with the default constants of each method.
+        for entry in (entry for entry in comparison.methods if entry.parameters is None):
+            if is_predictable(entry.method, facts, network, tol, tau):
+                times[entry.label] = predict(entry.method, facts, network, delays, tol).time
+        predicted.append(times)
+    return predicted
 
 
 def _run_point(

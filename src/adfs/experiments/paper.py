@@ -20,7 +20,7 @@ from adfs.experiments.inputs import make_problem
 from adfs.experiments.report import claims_list, write_folder
 from adfs.experiments.results import Finding, Results, markdown, save_findings
 from adfs.experiments.runner import run_comparison
-from adfs.files import JsonObject, write_whole
+from adfs.files import write_whole
 from adfs.network import Network
 from adfs.pages import fill_page, html_table, number
 from adfs.runtimes.clock import retime
@@ -321,7 +321,7 @@ def theorem4_table(events: int) -> pd.DataFrame:
         (time per step), ``bound`` (ν), ``constant`` (measured·n/(p_comp + τ·p_comm^max), 24 in the bound)
         and ``holds`` (whether the assumptions of the proof hold).
     """
-    rows: list[JsonObject] = []
+    rows = []
     for network in (Network(name) for name in ("cycle:16", "grid:4x4", "complete:8")):
         # A problem with one sample per node: only the probabilities matter to a clock.
         n = network.n_nodes
@@ -342,13 +342,7 @@ def theorem4_table(events: int) -> pd.DataFrame:
             found = retime("adfs", parameters, summary, network, delays, [events])
             measured = float(found.latest[0]) / events
             constant = measured * n / (bound.p_comp + message * bound.p_comm_max)
-            case: JsonObject = {
-                "network": network.name,
-                "n_nodes": n,
-                "p_comm": share,
-                "tau": message,
-                "law": law,
-            }
-            case |= {"blocking": waiting, "measured": measured, "bound": bound.nu}
-            rows.append(case | {"constant": constant, "holds": bound.holds})
-    return pd.DataFrame(rows)
+            case = network.name, n, share, message, law, waiting
+            rows.append((*case, measured, bound.nu, constant, bound.holds))
+    settings = "network", "n_nodes", "p_comm", "tau", "law", "blocking"
+    return pd.DataFrame(rows, columns=[*settings, "measured", "bound", "constant", "holds"])

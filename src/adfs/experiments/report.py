@@ -48,9 +48,10 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------------------- figures
 
 
-def _styles(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return the colour and the dashes of each method."""
-    return line_styles((entry.method for entry in comparison.methods), METHODS)
+def _styles(comparison: Comparison) -> dict[str, tuple[str, str]]:
+    """Return the colour and the dashes of each method, by its label."""
+    styles = line_styles((entry.method for entry in comparison.methods), METHODS)
+    return dict(zip((entry.label for entry in comparison.methods), styles, strict=True))
 
 
 def _draw_panel(axes: Axes, results: Results, axis: str) -> None:
@@ -60,19 +61,16 @@ def _draw_panel(axes: Axes, results: Results, axis: str) -> None:
     """
     # Styles go by the place of a method, so a curve that is missing does not shift them.
     comparison, logarithmic = results.comparison, axis != "time"
-    pairs = zip(comparison.methods, _styles(comparison), strict=True)
-    for place, (entry, (color, dashes)) in enumerate(pairs):
-        curve = results.curve(entry.label, axis)
+    for place, (label, (color, dashes)) in enumerate(_styles(comparison).items()):
+        curve = results.curve(label, axis)
         if curve is None:
             continue
         if logarithmic:  # a logarithmic axis has no 0
             curve = Curve(*(values[curve.x > 0.0] for values in curve))
         line = line_options(color, dashes)
         # The ids let the page's script hide a method.
-        axes.plot(
-            curve.x, curve.median, linewidth=1.6, label=entry.label, gid=f"curve-{place}-{axis}", **line
-        )
-        if len(results.of(entry.label)) > 1:
+        axes.plot(curve.x, curve.median, linewidth=1.6, label=label, gid=f"curve-{place}-{axis}", **line)
+        if len(results.of(label)) > 1:
             band = axes.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.18, linewidth=0.0)
             band.set_gid(f"curve-{place}-{axis}-band")
     axes.set_yscale("log")
@@ -260,15 +258,13 @@ def _parameters(results: Results, label: str) -> str:
 def _legend(results: Results) -> str:
     """Return a checkbox with a sample of its line for each method that has a run."""
     entries = []
-    for place, (entry, style) in enumerate(
-        zip(results.comparison.methods, _styles(results.comparison), strict=True)
-    ):
-        if entry.label in results.labels:
-            line = f'x1="0" x2="26" y1="5" y2="5" stroke="{style[0]}" stroke-dasharray="{style[1]}"'
+    for place, (label, (color, dashes)) in enumerate(_styles(results.comparison).items()):
+        if label in results.labels:
+            line = f'x1="0" x2="26" y1="5" y2="5" stroke="{color}" stroke-dasharray="{dashes}"'
             entries.append(
                 f'<label><input type="checkbox" data-method="{place}" checked>'
                 f'<svg viewBox="0 0 26 10" aria-hidden="true"><line {line} stroke-width="3"/></svg>'
-                f"{html.escape(entry.label)}</label>"
+                f"{html.escape(label)}</label>"
             )
     return "".join(entries)
 

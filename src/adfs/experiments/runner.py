@@ -36,6 +36,7 @@ from adfs.runtimes import Grid, Outcome, Record, Run, RunOptions
 from adfs.runtimes import run_method as run_one
 from adfs.runtimes.clock import Clock, position_at, with_times
 from adfs.runtimes.options import describe
+from adfs.runtimes.run import wanted_on_screen
 from adfs.stages import rule_for
 from adfs.theory import BlockParameters, Parameters, node_sizes
 from adfs.threads import single_threaded
@@ -108,7 +109,7 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
         "κ_s": problem.kappa_s,
         "κ_b": problem.kappa_b,
     }
-    details = run.details | {"problem": facts} | _marks(comparison, entry, seed)
+    details = run.details | {"problem": facts}
     return dataclasses.replace(run, columns=columns, details=details, dual=None)
 
 
@@ -230,9 +231,8 @@ def _save_new_times(run: Run, task: Task, old_tau: float) -> bool:
     # A run that takes longer now would have ended earlier.
     if comparison.max_time is not None and timed.columns["time"][-1] > comparison.max_time:
         return False
-    details = run.details | _marks(comparison, entry, seed)
-    columns = {name: timed.columns[name] for name in run.columns}
-    dataclasses.replace(run, columns=columns, parameters=new, details=details).save(task.path)
+    details = timed.details | _marks(comparison, entry, seed)
+    dataclasses.replace(timed, details=details).save(task.path)
     return True
 
 
@@ -319,7 +319,7 @@ def in_processes(
     ``make`` returns a line about a task and its result. A result may be an error, so that one task that
     cannot be made does not stop the others. ``kept`` is the folder of finished runs.
     """
-    shown = sys.stderr.isatty() if progress is None else progress
+    shown = wanted_on_screen(progress)
     begun, results = time.monotonic(), dict[int, R]()
     # With one job the runs are made in this process.
     parallel = joblib.Parallel(
@@ -380,8 +380,7 @@ def make_run(task: Task) -> tuple[str, InputError | None]:
         return name, InputError(f"{at_fault}{error}")
     if run.outcome is Outcome.STOPPED:  # by Ctrl-C, which ends a run in order
         raise KeyboardInterrupt
-    if patience < math.inf:
-        details = run.details | _marks(comparison, entry, seed) | {"patience": patience}
-        run = dataclasses.replace(run, details=details)
-    run.save(path)
+    details = run.details | _marks(comparison, entry, seed)
+    details |= {"patience": patience} if patience < math.inf else {}
+    dataclasses.replace(run, details=details).save(path)
     return f"{name}: error {run.columns['suboptimality'][-1]:.1e}", None

@@ -15,18 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COLORS",
-    "fill_page",
-    "html_facts",
-    "html_table",
-    "line_options",
-    "line_styles",
-    "number",
-    "on_any_page",
-    "svg_element",
-]
-
 #: Okabe and Ito's colours, which people with any kind of colour vision can distinguish. Black and yellow are
 #: left out, since pages may be dark or light.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -1,7 +1,8 @@
-"""The choice behind ``method="auto"``: the cheapest method that can solve the problem."""
+"""The methods whose cost is known, and the choice behind ``method="auto"``: the cheapest that is able."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from adfs.algorithms import METHODS
@@ -31,6 +32,14 @@ class Choice(NamedTuple):
     reason: str
     limit: float
     next_method: str | None
+
+
+def is_predictable(name: str, facts: Facts, network: Network, tol: float, tau: float) -> bool:
+    """Whether a method can solve a problem on a network, at a cost that is known."""
+    method = METHODS[name]
+    # Without a bound of the curvature there is no cost.
+    able = method.can_solve(facts, network.n_nodes)
+    return able and method.cost(facts, network, tol, tau).passes < math.inf
 
 
 def choose(facts: Facts, network: Network, tol: float, *, events_only: bool = False) -> Choice:
@@ -69,13 +78,13 @@ def choose(facts: Facts, network: Network, tol: float, *, events_only: bool = Fa
     best, second = order[0], order[1] if len(order) > 1 else None
     passes = costs[best].passes
     if second is None:
-        return Choice(best, "no other method can solve this problem", float("inf"), None)
-    if passes == float("inf"):
+        return Choice(best, "no other method can solve this problem", math.inf, None)
+    if passes == math.inf:
         return Choice(best, "the curvature of the loss has no bound, so no cost is known", passes, None)
     ratio = work[second] / work[best]
-    other = f"{ratio:,.1f} times the work" if ratio < float("inf") else "no cost is known"
+    other = f"{ratio:,.1f} times the work" if ratio < math.inf else "no cost is known"
     reason = f"{passes:,.1f} passes are predicted, and {other} for {second}"
     # Problems on which second derivatives take many rounds are harder still for every other method.
     if METHODS[best].invariant_to_units:
-        return Choice(best, reason, float("inf"), None)
+        return Choice(best, reason, math.inf, None)
     return Choice(best, reason, PATIENCE * passes, second)

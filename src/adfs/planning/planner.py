@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from adfs import pages
-from adfs.algorithms import METHODS, RoundEffort
-from adfs.errors import InputError, unknown_name
+from adfs.algorithms import METHODS, RoundEffort, get_method
+from adfs.errors import InputError
 from adfs.files import write_whole
 from adfs.network import Network
 from adfs.pages import number
+from adfs.planning.choice import is_predictable
 from adfs.problem import FiniteSum
 from adfs.runtimes.clock import Clock
 from adfs.runtimes.delays import DEFAULT_TAU, Delays
@@ -372,15 +373,12 @@ def plan(
     delays = Delays(tau=tau, law=law)
     counts = node_counts(facts.n_samples) if nodes is None else nodes
     graphs = network if isinstance(network, list | tuple) else [network]
-    names = list(METHODS) if methods is None else list(methods)
-    for name in (one for one in names if one not in METHODS):
-        raise unknown_name("method", name, METHODS)
+    names = list(METHODS) if methods is None else [get_method(name).name for name in methods]
     predictions = [
         predict(name, facts, each, delays, tol)
         for each in networks_of(counts, graphs, facts.n_samples, seed)
         for name in names
-        if METHODS[name].can_solve(facts, each.n_nodes)
-        and METHODS[name].cost(facts, each, tol, tau).passes < math.inf  # no bound of the curvature, no cost
+        if is_predictable(name, facts, each, tol, tau)
     ]
     if not predictions:
         raise InputError("none of these methods can run on this problem and these networks")
