@@ -92,6 +92,8 @@ def fit(
     from pyspark.sql import functions
 
     names = list(features)
+    if not names:
+        raise InputError("features names no column: give the columns of numbers to fit to")
     others = {"label": label, "weight": weight, "offset": offset}
     others = {part: name for part, name in others.items() if name is not None}
     for name in [*names, *others.values()]:
@@ -205,10 +207,9 @@ def _partitions(batches: Iterator[pa.RecordBatch], features: list[str]) -> dict[
     parts: dict[str, Any] = {}
     for name in ("label", "weight", "offset"):
         values = table[name].to_numpy() if name in table.column_names else None
-        if values is not None and values.dtype == object:
-            # Text comes as Python objects. Missing labels are refused later: as text they would be a class.
-            missing = table[name].is_null()
-            values = np.where(missing, np.nan, values) if table[name].null_count else values.astype(str)
+        # Text comes as Python objects. Missing labels are refused later: as text they would be a class.
+        if values is not None and values.dtype == object and not table[name].null_count:
+            values = values.astype(str)
         parts[name] = values
     # The rows of a partition follow each other.
     numbers = table.column(_NODE).to_numpy()
