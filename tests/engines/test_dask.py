@@ -282,7 +282,7 @@ def end_at(client: Any, seconds: float, *, kill: bool) -> threading.Thread:
     """Kill or retire a worker so many seconds after a fit has begun there."""
 
     def end() -> None:
-        while not any(client.run(lambda: len(adfs.engines.dask._ENDED)).values()):
+        while not any(client.run(lambda: len(adfs.engines.dask._RANKS)).values()):
             time.sleep(0.01)
         time.sleep(seconds)
         worker, number = max(client.run(os.getpid).items())

@@ -119,10 +119,11 @@ def test_spark_refuses_in_a_sentence(dataframe: Any) -> None:
 
     model, missing = adfs.ADFSClassifier(), functions.when(functions.col("b") > 0.0, 1.0)
     for message, given in {
+        "features names no column": (model, dataframe, []),
         "unknown column 'f'": (model, dataframe, [*NAMES, "f"]),
         "C must be finite and above 0, got -1": (adfs.ADFSClassifier(C=-1), dataframe, NAMES),
         "the dataframe has no rows": (model, dataframe.filter("a > 1000"), NAMES),
-        "rank 0: Input contains NaN": (model, dataframe.replace("no", None, "y"), NAMES),
+        "rank 0: labels are missing in y, first in row": (model, dataframe.replace("no", None, "y"), NAMES),
         "Input X contains NaN": (model, dataframe.withColumn("a", dataframe["a"] + missing), NAMES),
         "a classifier needs samples of at least two classes": (model, dataframe.filter("y = 'no'"), NAMES),
         "the network 'grid:3x3' has 9 nodes": (adfs.ADFSClassifier(network="grid:3x3"), dataframe, NAMES),

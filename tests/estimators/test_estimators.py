@@ -321,6 +321,19 @@ def test_estimators_take_degenerate_data_or_refuse_them() -> None:
         ADFSClassifier().fit(np.eye(3), [1, 1, 1])
 
 
+@pytest.mark.parametrize("estimator", [ADFSClassifier(), ADFSRegressor()], ids=["classes", "numbers"])
+@pytest.mark.parametrize("kind", ["string", "string[pyarrow]", "arrow", "object", "list"])
+def test_estimators_refuse_missing_labels_in_a_sentence(estimator: Any, kind: str) -> None:
+    labels = ["a", "b", None, "b", None]
+    y: Any = labels
+    if kind == "arrow":
+        y = pytest.importorskip("pyarrow").array(labels)
+    elif kind != "list":
+        y = pd.Series(labels, dtype=kind)
+    with pytest.raises(InputError, match="labels are missing in y, first in row 2"):
+        estimator.fit(np.eye(5), y)
+
+
 def test_package_imports_estimators_when_they_are_asked_for() -> None:
     look = "print('sklearn' in sys.modules)"
     code = f"import sys, adfs; {look}; adfs.ADFSClassifier; {look}"

@@ -7,7 +7,6 @@ import logging
 import pkgutil
 import socket
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -137,8 +136,8 @@ class DaskWorkers(Engine):
         options = run_options(estimator, checkpoint=folder, checkpoint_every=self.checkpoint_every)
         _check_versions(client)
         # The columns of a block may lie on different workers: as one value they have one place.
-        pack = dask.delayed(_pack, pure=True)
-        futures = client.compute([pack(*block) for block in blocks_of(X, y, sample_weight, offset)])
+        pack = dask.delayed(tuple, pure=True)
+        futures = client.compute([pack(list(block)) for block in blocks_of(X, y, sample_weight, offset)])
         parts, groups, places = _groups(client, futures)
         for attempt in range(_RESTARTS + 1):
             work = _Fit(self, client, plain, options, places)
@@ -342,9 +341,9 @@ class _Team(NamedTuple):
     level: int
 
 
-# By the name of the fit: the sockets of tasks that have not begun, and what tells running tasks to end.
-_LISTENERS: dict[tuple[str, int], socket.socket] = {}
-_ENDED: dict[str, threading.Event] = {}
+# The ranks of fits that are here, by the name of the fit: each with its socket, or None once its task runs. A
+# task whose rank is not here any more ends.
+_RANKS: dict[tuple[str, int], socket.socket | None] = {}
 
 
 def _open_ports(name: str, places: Sequence[str], dask_worker: Any) -> dict[int, str]:
@@ -352,21 +351,19 @@ def _open_ports(name: str, places: Sequence[str], dask_worker: Any) -> dict[int,
     from distributed.comm import get_address_host
 
     host, found = get_address_host(dask_worker.address), {}
-    _ENDED[name] = threading.Event()
     for rank in [rank for rank, place in enumerate(places) if place == dask_worker.address]:
         # The port is open before any task begins: a call of a faster rank waits in its queue.
-        listener = _LISTENERS[name, rank] = socket.create_server((host, 0))
+        listener = _RANKS[name, rank] = socket.create_server((host, 0))
         found[rank] = f"{host}:{listener.getsockname()[1]}"
     return found
 
 
 def _close(name: str) -> None:
     """End the tasks of a fit that run here, and stop listening for those that have not begun."""
-    for key in [key for key in _LISTENERS if key[0] == name]:
-        _LISTENERS.pop(key).close()
-    if name in _ENDED:
-        # A running task looks at the event whenever the ranks agree on something.
-        _ENDED.pop(name).set()
+    for key in [key for key in list(_RANKS) if key[0] == name]:
+        listener = _RANKS.pop(key, None)
+        if listener is not None:
+            listener.close()
 
 
 def _fit_rank(
@@ -377,23 +374,24 @@ def _fit_rank(
 
     # The ranks wait for each other: none may wait in a queue behind another task.
     secede()
-    ended, listener = _ENDED.get(team.name), _LISTENERS.pop((team.name, rank), None)
-    if ended is None or listener is None:
+    listener = _RANKS.pop((team.name, rank), None)
+    if listener is None:
         return RankLostError("a worker was restarted during the fit")
+    _RANKS[team.name, rank] = None
     try:
-        return fit_partitions(estimator, parts, nodes, _Worker(team, ended, rank, listener), options)
+        return fit_partitions(estimator, parts, nodes, _Worker(team, rank, listener), options)
     except AdfsError as error:  # a result, because workers print the traces of exceptions
         return error
     finally:
-        _ENDED.pop(team.name, None)
+        _RANKS.pop((team.name, rank), None)
 
 
 class _Worker(TcpPeers):
     """A rank that sends its lines to the client, and that the client can end."""
 
-    def __init__(self, team: _Team, ended: threading.Event, rank: int, listener: socket.socket) -> None:
+    def __init__(self, team: _Team, rank: int, listener: socket.socket) -> None:
         super().__init__(team.addresses, rank, deadline=team.deadline, tls=team.tls, listener=listener)
-        self.team, self.ended, self._last = team, ended, 0.0
+        self.team, self._last = team, 0.0
 
     def log(self, level: int, sentence: str, *values: object) -> None:
         from distributed import get_worker
@@ -409,14 +407,9 @@ class _Worker(TcpPeers):
             get_worker().log_event(self.team.name, [level, sentence % values])
 
     def allgather(self, item: Any) -> list[Any]:
-        if self.ended.is_set():
+        if (self.team.name, self.rank) not in _RANKS:
             raise RankLostError(f"rank {self.rank} was told to end by the client")
         return super().allgather(item)
-
-
-def _pack(*block: Any) -> Partition:
-    """Return the parts of a partition as one, which then lies on one worker."""
-    return block
 
 
 def _lengths(partition: Partition) -> list[int | None]:

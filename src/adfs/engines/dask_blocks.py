@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -75,20 +74,16 @@ def lazy_score(estimator: Any, X: Any, y: Any, sample_weight: Any = None, offset
 
     model = dask.delayed(estimator, pure=False, traverse=False)
     blocks = blocks_of(X, y, sample_weight, offset)
-    total = dask.delayed(_added, pure=True)
+    # The blocks are added in their order: the score does not depend on which worker is first.
+    total = dask.delayed(sum, pure=True)
     # R² and D² compare with the mean of all targets, which needs a pass of its own over them.
     mean = None
     if not hasattr(estimator, "classes_"):
         sums = dask.delayed(_target_sums, pure=True)
         mean = total([sums(labels, weights) for _, labels, weights, _ in blocks])
     errors = dask.delayed(_errors, pure=True)
-    # The blocks are added in their order: the score does not depend on which worker is first.
     found = total([errors(model, mean, *block) for block in blocks])
     return da.from_delayed(dask.delayed(_share_explained, pure=True)(found), (), np.float64)
-
-
-def _added(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.asarray(np.sum(parts, axis=0))
 
 
 def _columns(y: Any, weights: Any) -> tuple[np.ndarray, np.ndarray]:

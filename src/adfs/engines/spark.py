@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -92,6 +91,8 @@ def fit(
     from pyspark.sql import functions
 
     names = list(features)
+    if not names:
+        raise InputError("features names no column: give the columns of numbers to fit to")
     others = {"label": label, "weight": weight, "offset": offset}
     others = {part: name for part, name in others.items() if name is not None}
     for name in [*names, *others.values()]:
@@ -205,10 +206,9 @@ def _partitions(batches: Iterator[pa.RecordBatch], features: list[str]) -> dict[
     parts: dict[str, Any] = {}
     for name in ("label", "weight", "offset"):
         values = table[name].to_numpy() if name in table.column_names else None
-        if values is not None and values.dtype == object:
-            # Text comes as Python objects. Missing labels are refused later: as text they would be a class.
-            missing = table[name].is_null()
-            values = np.where(missing, np.nan, values) if table[name].null_count else values.astype(str)
+        # Text comes as Python objects. Missing labels are refused later: as text they would be a class.
+        if values is not None and values.dtype == object and not table[name].null_count:
+            values = values.astype(str)
         parts[name] = values
     # The rows of a partition follow each other.
     numbers = table.column(_NODE).to_numpy()
@@ -232,40 +232,29 @@ def _fit_rank(
     """Be one rank of a fit; return the result of rank 0, an error that all tasks have, or None."""
     from pyspark import BarrierTaskContext
 
-    context = BarrierTaskContext.get()
+    context, held = BarrierTaskContext.get(), _partitions(batches, features)
     host = context.getTaskInfos()[context.partitionId()].address.rpartition(":")[0]
-    # The ports are open before the others learn their addresses: none of them finds one closed. One is for
-    # the meeting of all tasks, and one for the fit of those with rows.
-    listeners = [socket.create_server((host, 0)) for _ in range(2)]
-    card = [__version__, *(f"{host}:{listener.getsockname()[1]}" for listener in listeners)]
-    with ThreadPoolExecutor(1) as thread:
-        # Spark looks once in a second whether all tasks have sent their cards. The rows are read meanwhile.
-        gathered = thread.submit(context.allGather, json.dumps(card))
-        held = _partitions(batches, features)
-        cards = [json.loads(text) for text in gathered.result()]
-    versions = sorted({version for version, *_ in cards})
-    if len(versions) > 1:
-        return RefusalError(f"the executors have different versions of adfs: {', '.join(versions)}")
-    rank = cards.index(card)
-    try:
-        addresses = [first for _, first, _ in cards]
-        with TcpPeers(addresses, rank, listener=listeners[0], **links) as everyone:
-            nodes_of = everyone.allgather(sorted(held))
+    # The port is open before the others learn its address: none of them finds it closed.
+    with socket.create_server((host, 0)) as listener:
+        # All is said in one call: Spark looks once in a second whether all tasks have made it.
+        card = [__version__, f"{host}:{listener.getsockname()[1]}", sorted(held)]
+        cards = [json.loads(text) for text in context.allGather(json.dumps(card))]
+        versions = sorted({version for version, *_ in cards})
+        if len(versions) > 1:
+            return RefusalError(f"the executors have different versions of adfs: {', '.join(versions)}")
         # Those without rows take no part.
-        fitting = [task for task, nodes in enumerate(nodes_of) if nodes]
+        fitting = [each for each in cards if each[2]]
         if not held:
             return None
-        addresses, rank = [cards[task][2] for task in fitting], fitting.index(rank)
-        ranks = TcpPeers(addresses, rank, listener=listeners[1], **links)
+        rank = fitting.index(card)
         # Every task makes the same list, in which the place of a partition is the number of its node.
-        nodes = sorted(node for theirs in nodes_of for node in theirs)
+        nodes = sorted(node for *_, theirs in fitting for node in theirs)
         own = [nodes.index(node) for node in sorted(held)]
-        return fit_partitions(estimator, [held[node] for node in sorted(held)], own, ranks, options)
-    except RankLostError:  # Spark starts the stage again
-        raise
-    except AdfsError as error:
-        # Where all tasks have the same error, rank 0 says it for all; a task says one that it alone has.
-        return error if rank == 0 or getattr(error, "own", False) else None
-    finally:
-        for listener in listeners:
-            listener.close()
+        try:
+            ranks = TcpPeers([address for _, address, _ in fitting], rank, listener=listener, **links)
+            return fit_partitions(estimator, [held[node] for node in sorted(held)], own, ranks, options)
+        except RankLostError:  # Spark starts the stage again
+            raise
+        except AdfsError as error:
+            # Where all tasks have the same error, rank 0 says it for all; a task says one that it alone has.
+            return error if rank == 0 or getattr(error, "own", False) else None

@@ -24,7 +24,7 @@ from adfs.estimators.distributed import fits_on_engines
 from adfs.estimators.inference import WithStandardErrors
 from adfs.estimators.model_file import WithModelFile, training_facts
 from adfs.estimators.pipeline import FittedModel, Start, fit_model
-from adfs.estimators.solver import LocalData, ModelSpec, Solver, read_offset
+from adfs.estimators.solver import LocalData, ModelSpec, Solver, read_offset, refuse_missing_labels
 from adfs.network import GRAPHS, Network
 from adfs.network.inputs import is_graph_file
 from adfs.prediction import decision_values
@@ -197,6 +197,7 @@ class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type
 
         def check() -> tuple[ModelSpec, LocalData, int]:
             spec, regression = self._spec(), self._task == "regression"
+            refuse_missing_labels(y)
             rows, targets = validate_data(self, X, y, **READ_OPTIONS, y_numeric=regression)
             if regression:
                 targets = np.asarray(targets, dtype=np.float64)

@@ -265,6 +265,20 @@ def penalised(
     return Problem.stacked(*rows, spec.loss, ridge, data.offset, l1, columns, ridge_columns)
 
 
+def refuse_missing_labels(y: Any) -> None:
+    """Raise if labels are missing; those of numbers are NaN, which scikit-learn refuses."""
+    values = np.asarray(y)
+    # Among text, None and pandas' NA are missing labels: to compare them with others is a TypeError.
+    if values.dtype == object and values.ndim > 0:
+        import pandas as pd
+
+        missing = np.flatnonzero(pd.isna(values))
+        if missing.size:
+            raise InputError(
+                f"labels are missing in y, first in row {missing[0]}; leave out the rows without a label"
+            )
+
+
 def read_offset(offset: Any, n_rows: int, loss: Loss) -> np.ndarray:
     """Return offsets as numbers: one entry per row of the data, a number or one number per class."""
     values = np.asarray(offset, dtype=np.float64)

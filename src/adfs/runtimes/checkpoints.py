@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import math
@@ -179,12 +180,8 @@ def used_by_one_run(cluster: Cluster, path: AnyPath) -> Iterator[None]:
             os.close(handle)
 
 
-def _lock(file: Path, place: Path) -> int | None:
+def _lock(file: Path, place: Path) -> int:
     """Return the handle of a lock that the system drops with this process, however that ends."""
-    try:
-        import fcntl
-    except ImportError:  # a system without such locks
-        return None
     _check_folder(file.parent)
     while True:
         handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)

@@ -394,11 +394,10 @@ def with_times(run: Run, problem: FiniteSum | NodeSizes, network: Network, delay
     return dataclasses.replace(run, columns=columns, details=run.details | {"delays": repr(delays)})
 
 
-def position_at(clock: Clock, time: float, *, stride: float = 4096.0) -> float:
+def position_at(clock: Clock, time: float) -> float:
     """Advance a clock to the last position that is reached within a finite time, and return it.
 
-    So a budget of idealised time becomes one of events or rounds. ``stride`` positions are gone through at
-    once on the way.
+    So a budget of idealised time becomes one of events or rounds.
     """
     if not np.isfinite(time) or clock.latest > time:
         raise InputError(
@@ -406,6 +405,7 @@ def position_at(clock: Clock, time: float, *, stride: float = 4096.0) -> float:
         )
     schedule = clock.schedule
     in_whole_steps = schedule is None or schedule.kind == "iid"
+    stride = 4096.0
     # Double the stride until the time is passed, then bisect between the last two positions.
     while True:
         mark = clock.mark()

@@ -21,6 +21,8 @@ from adfs.runtimes.cluster import Cluster
 # process itself was suspended, and the time does not count as waiting.
 # A kernel uses it: this line makes adfs.compilation hash the file.
 SUSPENDED_SECONDS = 1.0
+#: The vectors of several nodes travel in one message, up to so many numbers.
+NUMBERS_AT_ONCE = 65_536
 
 
 class RankLostError(AdfsError, RuntimeError):
@@ -85,7 +87,7 @@ class Waits(ABC):
         self,
         ready: Callable[[], bool],
         missing: Callable[[], Sequence[int]],
-        why: str,
+        why: str | None = None,
         *,
         listen: bool = False,
         patience: float = 0.0,
@@ -99,13 +101,13 @@ class Waits(ABC):
         missing
             Returns the ranks that the wait is for, none if they are not known.
         why
-            The purpose of the wait.
+            The purpose of the wait; left out, the cluster's activity.
         listen
             Whether a rank that sends signs of life may take longer than the deadline.
         patience
             Seconds beyond the deadline.
         """
-        begun = time.perf_counter()
+        begun, why = time.perf_counter(), why or self.cluster.activity
         allowed = self.deadline + patience + (self.patience if listen else 0.0)
         self.waiting = lambda: f"waiting for {rank_names(missing())} {why}"
         # Most waits are short: check without resting first, unless another rank needs the core.

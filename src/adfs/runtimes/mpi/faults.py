@@ -76,22 +76,13 @@ class Watch(Waits):
         self._sigterm: Any = None
         self._excepthook = sys.excepthook
 
-    def wait(
-        self,
-        requests: Sequence[MPI.Request],
-        ranks: Sequence[int],
-        why: str,
-        *,
-        listen: bool = False,
-    ) -> None:
+    def wait(self, requests: Sequence[MPI.Request], ranks: Sequence[int], *, listen: bool = False) -> None:
         """Wait until all requests are done.
 
         Parameters
         ----------
         requests, ranks
             Requests, and the rank that each of them depends on.
-        why
-            The purpose of the wait.
         listen
             Whether a rank that sends signs of life may take longer than the deadline.
         """
@@ -101,7 +92,7 @@ class Watch(Waits):
             left[:] = [(request, rank) for request, rank in left if not request.Test()]
             return not left
 
-        self.until(all_done, lambda: [rank for _, rank in left], why, listen=listen)
+        self.until(all_done, lambda: [rank for _, rank in left], listen=listen)
 
     def rest(self, elapsed: float) -> float:
         # Sleep longer after a longer wait: short waits need a quick answer, long ones a free core.

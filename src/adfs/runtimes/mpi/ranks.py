@@ -25,7 +25,7 @@ from adfs.runtimes.mpi.faults import Pulse, Tag, Watch, nothing
 from adfs.runtimes.options import RUN_OPTIONS, RunOptions, describe, takes_run_options
 from adfs.runtimes.result import Run
 from adfs.runtimes.run import run_method, tell_placement
-from adfs.runtimes.waiting import WaitingCluster
+from adfs.runtimes.waiting import NUMBERS_AT_ONCE, WaitingCluster
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -81,7 +81,7 @@ class MpiRanks(WaitingCluster):
         watch.install_hooks(comm)
         self._meet(comm, watch)
         watch.comm, request = comm.Idup()
-        watch.until(request.Test, list, self.activity)
+        watch.until(request.Test, list)
         watch.pulse = Pulse(watch.comm, self.deadline)
         # Without signs of life, a rank that reads or compiles must be allowed to be silent for an hour.
         if not all(self.compare_hosts(watch, watch.pulse.possible)):
@@ -107,17 +107,17 @@ class MpiRanks(WaitingCluster):
         tag = most if isinstance(most, int) else 32_767
         if self.rank != 0:
             sent = comm.Isend(nothing(), 0, tag)
-            watch.wait([comm.Irecv(nothing(), 0, tag)], [0], self.activity)
+            watch.wait([comm.Irecv(nothing(), 0, tag)], [0])
             # Rank 0 is there and reports the missing ranks. This rank waits 3 s longer, so that rank 0 can
             # end an incomplete start.
             both = [sent, comm.Irecv(nothing(), 0, tag)]
-            watch.until(lambda: MPI.Request.Testall(both), list, self.activity, patience=3.0)
+            watch.until(lambda: MPI.Request.Testall(both), list, patience=3.0)
             return
         others = range(1, self.size)
         signs = [comm.Isend(nothing(), r, tag) for r in others]
-        watch.wait([comm.Irecv(nothing(), r, tag) for r in others], others, self.activity)
+        watch.wait([comm.Irecv(nothing(), r, tag) for r in others], others)
         signs += [comm.Isend(nothing(), r, tag) for r in others]
-        watch.wait(signs, [*others, *others], self.activity)
+        watch.wait(signs, [*others, *others])
 
     # ------------------------------------------------------------------ through rank 0
 
@@ -154,7 +154,7 @@ class MpiRanks(WaitingCluster):
     def _wait(self, requests: Sequence[MPI.Request], rank: int = 0) -> None:
         """Wait for messages with a rank, on rank 0 by default with all other ranks."""
         ranks = range(1, self.size) if self.rank == rank == 0 else [rank]
-        self.watch.wait(requests, ranks, self.activity, listen=True)
+        self.watch.wait(requests, ranks, listen=True)
 
     def allreduce(self, values: np.ndarray, placement: Placement) -> np.ndarray:
         """Return the sum over all nodes; rank 0 adds vectors as they arrive, and holds only a few at a time.
@@ -163,7 +163,7 @@ class MpiRanks(WaitingCluster):
         """
         values = np.ascontiguousarray(values, dtype=np.float64)
         width, comm, rank_of_node = values.shape[1], self.watch.comm, placement.rank_of_node
-        at_once = max(1, 65_536 // width)
+        at_once = max(1, NUMBERS_AT_ONCE // width)
         total = np.zeros(width)
         if self.rank == 0:
             # The vectors of each rank that have arrived and are not yet added, and the number still to come.
@@ -193,7 +193,7 @@ class MpiRanks(WaitingCluster):
         # Receives start before sends, so that messages go directly into their buffers.
         requests = [comm.Irecv(array, rank, Tag.PARCEL) for rank, array in incoming]
         requests += [comm.Isend(array, rank, Tag.PARCEL) for rank, array in outgoing]
-        self.watch.wait(requests, [rank for rank, _ in (*incoming, *outgoing)], self.activity)
+        self.watch.wait(requests, [rank for rank, _ in (*incoming, *outgoing)])
 
     def links(self, placement: Placement, message_length: int) -> MpiLinks:
         return MpiLinks(self, placement, message_length)

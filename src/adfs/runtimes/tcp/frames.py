@@ -107,9 +107,9 @@ class Connection:
         What ended the connection, if it was not the other end in order.
     """
 
-    def __init__(self, sock: socket.socket, rank: int, process: str = "", longest: int = LONGEST) -> None:
+    def __init__(self, sock: socket.socket, rank: int, longest: int = LONGEST) -> None:
         sock.setblocking(False)
-        self.socket, self.rank, self.process, self.longest = sock, rank, process, longest
+        self.socket, self.rank, self.process, self.longest = sock, rank, "", longest
         self.inbox: deque[tuple[Kind, np.ndarray]] = deque()
         self.take_link: Callable[[int, memoryview], None] | None = None
         self.heard = -np.inf

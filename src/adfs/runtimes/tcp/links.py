@@ -26,7 +26,6 @@ class TcpLinks(Links):
         self.out = frames[:, HEADER.size :].view(np.float64)
         self._frames = [frame.data for frame in frames]
         self._inbox = np.zeros((count, 2, message_length))
-        self._slots = [[slot.data.cast("B") for slot in slots] for slots in self._inbox]
         # The messages of each link are counted; the lowest bit of a count is the slot.
         self._arrived, self._taken = [0] * count, [0] * count
         self._place = {edge: k for k, edge in enumerate(self.edges.tolist())}
@@ -43,7 +42,7 @@ class TcpLinks(Links):
         # that one waits for a message that we send after taking.
         if link < 0 or body.nbytes != self._inbox[0, 0].nbytes or self._arrived[link] - self._taken[link] > 1:
             raise FrameError(f"a message of {body.nbytes} bytes over edge {edge} that is not expected")
-        self._slots[link][self._arrived[link] & 1][:] = body
+        self._inbox[link, self._arrived[link] & 1] = np.frombuffer(body)
         self._arrived[link] += 1
 
     def send(self, link: int) -> None:

@@ -40,11 +40,9 @@ from adfs.runtimes.tcp.meeting import (
     taken,
 )
 from adfs.runtimes.tcp.waits import SocketWaits
-from adfs.runtimes.waiting import RankLostError, WaitingCluster
+from adfs.runtimes.waiting import NUMBERS_AT_ONCE, RankLostError, WaitingCluster
 
 T = TypeVar("T")
-# At most so many numbers of several nodes travel in one message.
-_NUMBERS_AT_ONCE = 65_536
 
 
 class TcpPeers(WaitingCluster):
@@ -209,7 +207,7 @@ class TcpPeers(WaitingCluster):
 
         if expected:
             # Those that are here already wait for this process: signs of life tell them not to give up first.
-            self.waits.until(answered, lambda: expected, self.activity, listen=True)
+            self.waits.until(answered, lambda: expected, listen=True)
         return {rank: self._connections[rank] for rank in ranks}
 
     def _answer(self, rank: int) -> bool:
@@ -284,7 +282,7 @@ class TcpPeers(WaitingCluster):
         """
         values = np.ascontiguousarray(values, dtype=np.float64)
         width = values.shape[1]
-        at_once = max(1, _NUMBERS_AT_ONCE // width)
+        at_once = max(1, NUMBERS_AT_ONCE // width)
         # Whence the vector of each node comes: a child, this process, or −1 if it does not pass here.
         source = self._source[placement.rank_of_node]
         waiting = {rank: np.empty((0, width)) for rank in self._children} | {self.rank: values}
@@ -324,7 +322,7 @@ class TcpPeers(WaitingCluster):
 
     def _wait(self, rank: int, ready: Callable[[], bool]) -> None:
         if not ready():
-            self.waits.until(ready, lambda: [rank], self.activity, listen=True)
+            self.waits.until(ready, lambda: [rank], listen=True)
 
     # ------------------------------------------------------------------ between neighbours
 
@@ -339,7 +337,7 @@ class TcpPeers(WaitingCluster):
             left[:] = [(rank, array) for rank, array in left if not self._fill(rank, array)]
             return not left and not any(one.unsent for one in sent)
 
-        self.waits.until(done, lambda: [rank for rank, _ in left or (*incoming, *outgoing)], self.activity)
+        self.waits.until(done, lambda: [rank for rank, _ in left or (*incoming, *outgoing)])
 
     def _fill(self, rank: int, array: np.ndarray) -> bool:
         """Fill an array with the parcel of a process, if it has arrived."""
