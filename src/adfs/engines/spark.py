@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -232,29 +233,40 @@ def _fit_rank(
     """Be one rank of a fit; return the result of rank 0, an error that all tasks have, or None."""
     from pyspark import BarrierTaskContext
 
-    context, held = BarrierTaskContext.get(), _partitions(batches, features)
+    context = BarrierTaskContext.get()
     host = context.getTaskInfos()[context.partitionId()].address.rpartition(":")[0]
-    # The port is open before the others learn its address: none of them finds it closed.
-    with socket.create_server((host, 0)) as listener:
-        # All is said in one call: Spark looks once in a second whether all tasks have made it.
-        card = [__version__, f"{host}:{listener.getsockname()[1]}", sorted(held)]
-        cards = [json.loads(text) for text in context.allGather(json.dumps(card))]
-        versions = sorted({version for version, *_ in cards})
-        if len(versions) > 1:
-            return RefusalError(f"the executors have different versions of adfs: {', '.join(versions)}")
+    # The ports are open before the others learn their addresses: none of them finds one closed. One is for
+    # the meeting of all tasks, and one for the fit of those with rows.
+    listeners = [socket.create_server((host, 0)) for _ in range(2)]
+    card = [__version__, *(f"{host}:{listener.getsockname()[1]}" for listener in listeners)]
+    with ThreadPoolExecutor(1) as thread:
+        # Spark looks once in a second whether all tasks have sent their cards. The rows are read meanwhile.
+        gathered = thread.submit(context.allGather, json.dumps(card))
+        held = _partitions(batches, features)
+        cards = [json.loads(text) for text in gathered.result()]
+    versions = sorted({version for version, *_ in cards})
+    if len(versions) > 1:
+        return RefusalError(f"the executors have different versions of adfs: {', '.join(versions)}")
+    rank = cards.index(card)
+    try:
+        addresses = [first for _, first, _ in cards]
+        with TcpPeers(addresses, rank, listener=listeners[0], **links) as everyone:
+            nodes_of = everyone.allgather(sorted(held))
         # Those without rows take no part.
-        fitting = [each for each in cards if each[2]]
+        fitting = [task for task, nodes in enumerate(nodes_of) if nodes]
         if not held:
             return None
-        rank = fitting.index(card)
+        addresses, rank = [cards[task][2] for task in fitting], fitting.index(rank)
+        ranks = TcpPeers(addresses, rank, listener=listeners[1], **links)
         # Every task makes the same list, in which the place of a partition is the number of its node.
-        nodes = sorted(node for *_, theirs in fitting for node in theirs)
+        nodes = sorted(node for theirs in nodes_of for node in theirs)
         own = [nodes.index(node) for node in sorted(held)]
-        try:
-            ranks = TcpPeers([address for _, address, _ in fitting], rank, listener=listener, **links)
-            return fit_partitions(estimator, [held[node] for node in sorted(held)], own, ranks, options)
-        except RankLostError:  # Spark starts the stage again
-            raise
-        except AdfsError as error:
-            # Where all tasks have the same error, rank 0 says it for all; a task says one that it alone has.
-            return error if rank == 0 or getattr(error, "own", False) else None
+        return fit_partitions(estimator, [held[node] for node in sorted(held)], own, ranks, options)
+    except RankLostError:  # Spark starts the stage again
+        raise
+    except AdfsError as error:
+        # Where all tasks have the same error, rank 0 says it for all; a task says one that it alone has.
+        return error if rank == 0 or getattr(error, "own", False) else None
+    finally:
+        for listener in listeners:
+            listener.close()
