@@ -303,9 +303,12 @@ def best_constants(data: LocalData, loss: Loss, solver: Solver) -> np.ndarray:
         start = float(over / total) if total > 0.0 else 0.0
         if loss.curvature_type == "constant":  # the best one of squares
             return np.array([start])
-    elif loss.link == "logit":  # of the logistic loss without offsets this is the best one
+    elif loss.link == "logit":
         over, under = solver.totals([weights * (y > 0.0), weights * (y < 0.0)], starts)
-        start = math.log(over / under) if over > 0.0 and under > 0.0 else 0.0
+        if over > 0.0 and under > 0.0:
+            start = math.log(over / under)
+            if data.offset is None:  # the best one
+                return np.array([start])
     return np.array([_best_level(samples, solver, start)])
 
 

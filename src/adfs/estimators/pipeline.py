@@ -305,7 +305,9 @@ def _compared(
     # Rows are as wide as the widest process's, and sparse as soon as one process has sparse rows.
     if any(stored) and not sparse(X):
         X = sp.csr_array(X)
-    data, classes = replace(data, X=cluster.attempt(why, partial(widen, X, max(widths)))), None
+    if min(widths) < max(widths):
+        X = cluster.attempt(why, partial(widen, X, max(widths)))
+    data, classes = replace(data, X=X), None
     if spec.loss.task == "classification":
         classes = np.unique(data.y) if cluster.size == 1 else all_labels(cluster, [data.y])
         if classes.size < 2:  # every process sees the same classes and raises
