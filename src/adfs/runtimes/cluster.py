@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -144,7 +144,7 @@ class Links:
         """Release the memory of the transport; no message is under way."""
 
 
-class Cluster(ABC):
+class Cluster(AbstractContextManager["Cluster"]):
     """The processes of a run, as each of them sees it.
 
     Used as a context: messages are possible inside ``with cluster:``, which may be nested. A transport
@@ -179,9 +179,6 @@ class Cluster(ABC):
     suspended: float = 0.0
 
     # ------------------------------------------------------------------ implemented by a transport
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         return None

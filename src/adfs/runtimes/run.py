@@ -240,6 +240,8 @@ def _network(
     if network.n_nodes != count:
         raise InputError(f"the problem has {count} nodes and the network {network.n_nodes}: they must agree")
     network = network.losing(lost) if lost else network
+    if network.faults is None:
+        return network
     for asked, able, what in (
         (network.lost > 0.0, "lost_exchanges", "lost exchanges"),
         (network.changes, "changing_networks", "networks that change"),
@@ -335,7 +337,9 @@ def _result(execution: Execution, stages: Stages, progress: Progress, ending: En
         "read": options.read,
         "loss": nodes.problem.loss.name,
         "network": network.name or f"{network.n_nodes} nodes, {network.n_edges} edges",
-    } | ({"lost": network.lost} if network.lost else {})
+    }
+    if network.faults is not None and network.lost > 0.0:
+        details["lost"] = network.lost
     if history is not None:
         details["retunings"] = [{"position": stage.position} | stage.report for stage in history.stages[1:]]
     if not stages.cluster.one_file:
