@@ -32,8 +32,7 @@ from adfs.problem import LOSSES, Loss
 from adfs.problem.losses import check_labels
 from adfs.problem.shards import arrange, as_rows, check_count, check_range
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
-from adfs.runtimes.cluster import Placement, RefusalError
-from adfs.runtimes.joint_problem import numbered
+from adfs.runtimes.cluster import Placement, RefusalError, numbered
 from adfs.runtimes.run import tell_placement
 from adfs.threads import single_threaded
 

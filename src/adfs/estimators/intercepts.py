@@ -41,13 +41,11 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 def column_value(data: LocalData, spec: ModelSpec, solver: Solver) -> float:
-    """Return the entry of the intercept's column, for rows that do not have this column yet.
+    """Return the entry of the intercept's column for a dual method, for rows that do not have it yet.
 
     A dual method sees a penalised intercept. The column is as long as a typical row, so that the problem is
     hardly harder to solve, and so long that the penalty is well below the curvature of the data.
     """
-    if get_method(solver.method).unpenalised_columns:
-        return 1.0
     X, weights = data.X, data.weights
     squares = X.multiply(X).sum(axis=1) if sparse(X) else np.einsum("jk,jk->j", X, X)
     sums = [weights, weights * data.y, weights * np.ravel(squares)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,9 +87,7 @@ def fold_score(
         margins = margins + test.offset.reshape(margins.shape)
     margins = margins[:, 0] if margins.shape[1] == 1 else margins
 
-    def totals(columns: Sequence[np.ndarray]) -> np.ndarray:
-        return solver.totals(columns, test.node_starts)
-
+    totals = partial(solver.totals, node_starts=test.node_starts)
     with np.errstate(all="ignore"):  # a fit that diverged
         if model.classes is not None:
             if scoring is None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from adfs.algorithms.base import get_method
 from adfs.errors import InputError
 from adfs.estimators.inference import Inference, check_inference, infer
 from adfs.estimators.intercepts import column_value, solve_with_intercept
@@ -241,7 +242,8 @@ def _with_intercept_column(problems: list[LocalData], spec: ModelSpec, solver: S
     """Return problems whose last column is the free intercept's, with the entry that the method needs."""
     first = problems[0]
     X = first.X if first.free_column is None else first.X[:, :-1]
-    entry = column_value(replace(first, X=X), spec, solver)
+    unpenalised = get_method(solver.method).unpenalised_columns
+    entry = 1.0 if unpenalised else column_value(replace(first, X=X), spec, solver)
     rows = append_column(X, entry)  # the same rows for all classes
     return [replace(problem, X=rows, free_column=entry) for problem in problems]
 

@@ -318,6 +318,28 @@ class OneProcess(Cluster):
         return [item]
 
 
+def numbered(cluster: Cluster, count: int, nodes: Sequence[int] | None) -> np.ndarray:
+    """Return the process of every node, shape (n,), each process holding ``count`` of them.
+
+    They are numbered in the order of processes, unless each process names its own.
+    """
+    cards = cluster.allgather([count, None if nodes is None else list(nodes)])
+    counts = [held for held, _ in cards]
+    if any(own is None for _, own in cards):
+        return np.repeat(np.arange(len(cards)), counts)
+    total = sum(counts)
+    rank_of_node = np.full(total, -1)
+    for rank, (held, own) in enumerate(cards):
+        if len(own) != held:
+            raise RefusalError(
+                f"rank {rank} names {len(own)} nodes and holds {held} shards; name one node per shard"
+            )
+        rank_of_node[[node for node in own if 0 <= node < total]] = rank
+    if (rank_of_node < 0).any() or sum(len(set(own)) for _, own in cards) != total:
+        raise RefusalError(f"the nodes that the ranks name must be 0, …, {total - 1}, each once")
+    return rank_of_node
+
+
 def pack(item: Any) -> bytes:
     """Return an item of `Cluster.allgather` as bytes, without pickling.
 

@@ -19,7 +19,7 @@ from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.losses import check_labels, get_loss
 from adfs.problem.samples import Matrix, sparse
 from adfs.problem.shards import as_rows, one_per_node
-from adfs.runtimes.cluster import Cluster, Placement, RefusalError
+from adfs.runtimes.cluster import Cluster, Placement, RefusalError, numbered
 
 if TYPE_CHECKING:
     import networkx
@@ -120,28 +120,6 @@ def _placed(
     build = partial(network_of, network, rank_of_node.size, cluster.size)
     linked = cluster.attempt("to build the network", build)
     return linked, Placement(rank_of_node, linked.edges, cluster.size)
-
-
-def numbered(cluster: Cluster, count: int, nodes: Sequence[int] | None) -> np.ndarray:
-    """Return the process of every node, shape (n,), each process holding ``count`` of them.
-
-    They are numbered in the order of processes, unless each process names its own.
-    """
-    cards = cluster.allgather([count, None if nodes is None else list(nodes)])
-    counts = [held for held, _ in cards]
-    if any(own is None for _, own in cards):
-        return np.repeat(np.arange(len(cards)), counts)
-    total = sum(counts)
-    rank_of_node = np.full(total, -1)
-    for rank, (held, own) in enumerate(cards):
-        if len(own) != held:
-            raise RefusalError(
-                f"rank {rank} names {len(own)} nodes and holds {held} shards; name one node per shard"
-            )
-        rank_of_node[[node for node in own if 0 <= node < total]] = rank
-    if (rank_of_node < 0).any() or sum(len(set(own)) for _, own in cards) != total:
-        raise RefusalError(f"the nodes that the ranks name must be 0, …, {total - 1}, each once")
-    return rank_of_node
 
 
 def place_together(cluster: Cluster, network: Network) -> Placement:
