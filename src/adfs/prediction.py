@@ -14,9 +14,6 @@ from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
 
-#: The links that a loss may have.
-LINKS = ("identity", "log", "logit", "softmax")
-
 #: Returns the sum of each of some columns (N,), over all samples there are.
 Totals = Callable[[Sequence[np.ndarray]], np.ndarray]
 

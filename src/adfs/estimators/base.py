@@ -33,7 +33,7 @@ from adfs.problem.losses import check_labels
 from adfs.problem.shards import arrange, as_rows, check_count, check_range
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import Placement, RefusalError, numbered
-from adfs.runtimes.run import tell_placement
+from adfs.runtimes.run import wanted_on_screen
 from adfs.threads import single_threaded
 
 if TYPE_CHECKING:
@@ -243,7 +243,8 @@ class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type
             tau=self.tau,
             schedule=self.schedule,
         )
-        tell_placement(cluster, placement, chosen.progress)
+        if placement.n_ranks > 1 and wanted_on_screen(chosen.progress):
+            cluster.say(str(placement))
         n_jobs = getattr(self, "n_jobs", None)
         solver = Solver(cluster, self.network_, placement, chosen, self.method, n_jobs, chosen.checkpoint)
         if order is None:  # rows that are in the order of the nodes already are not copied

@@ -296,10 +296,10 @@ class Cluster(AbstractContextManager["Cluster"]):
                     action()
             self.allgather(None)
 
-    def say(self, sentence: str) -> None:
-        """Show one line, from one place: process 0 says it for all."""
+    def say(self, words: str) -> None:
+        """Show a line or several, from one place: process 0 says them for all."""
         if self.rank == 0:
-            sys.stderr.write(f"adfs: {sentence}\n")
+            sys.stderr.writelines(f"adfs: {line}\n" for line in words.split("\n"))
             sys.stderr.flush()
 
     def log(self, level: int, sentence: str, *values: object) -> None:

@@ -32,11 +32,9 @@ from adfs.runtimes.execution import Execution
 from adfs.runtimes.loop import Ending, Loop, Outcome, Progress
 from adfs.runtimes.options import NEED_OPTIMUM, RUN_OPTIONS, Record, RunOptions, describe, takes_run_options
 from adfs.runtimes.result import Run
-from adfs.runtimes.stages import Stages, gather_summary
+from adfs.runtimes.stages import Stages
 from adfs.runtimes.timing import ProgressBar, measured_tau_of
 from adfs.theory import smoothness_limit
-
-__all__ = ["gather_summary", "run_method", "simulate", "tell_placement"]
 
 
 @takes_run_options
@@ -379,10 +377,3 @@ def _columns(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
     names = dict.fromkeys(name for row in rows for name in row)
     table = np.array([[row.get(name, np.nan) for row in rows] for name in names], dtype=np.float64)
     return dict(zip(names, table, strict=True))
-
-
-def tell_placement(cluster: Cluster, placement: Placement, progress: bool | None) -> None:
-    """Say which process holds which nodes, where progress is shown."""
-    if placement.n_ranks > 1 and wanted_on_screen(progress):
-        for line in str(placement).splitlines():
-            cluster.say(line)
