@@ -305,7 +305,7 @@ def best_constants(data: LocalData, loss: Loss, solver: Solver) -> np.ndarray:
         over, under = solver.totals([weights * (y > 0.0), weights * (y < 0.0)], starts)
         if over > 0.0 and under > 0.0:
             start = math.log(over / under)
-            if data.offset is None:  # the best one
+            if data.offset is None and loss.likelihood:  # of a likelihood it is the best one
                 return np.array([start])
     return np.array([_best_level(samples, solver, start)])
 
