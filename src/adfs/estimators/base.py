@@ -232,7 +232,7 @@ class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type
 
         self.network_, starts, order = cluster.attempt("to split the data", split_rows)
         rank_of_node = numbered(cluster, starts.size - 1, nodes)
-        placement = Placement(rank_of_node, self.network_.edges, cluster.size)
+        placement = Placement(rank_of_node, self.network_.edges, len(cards))
         # The parameters of the estimator override the options of the run.
         chosen = replace(
             options or RunOptions(progress=bool(self.verbose)),

@@ -115,11 +115,11 @@ def _placed(
     for words in cluster.allgather(trouble):
         if words:
             raise RefusalError(words)
-    rank_of_node = numbered(cluster, count, given)
-    _refuse_empty(np.bincount(rank_of_node, minlength=cluster.size), "shard")
-    build = partial(network_of, network, rank_of_node.size, cluster.size)
+    rank_of_node, n_ranks = numbered(cluster, count, given), cluster.size
+    _refuse_empty(np.bincount(rank_of_node, minlength=n_ranks), "shard")
+    build = partial(network_of, network, rank_of_node.size, n_ranks)
     linked = cluster.attempt("to build the network", build)
-    return linked, Placement(rank_of_node, linked.edges, cluster.size)
+    return linked, Placement(rank_of_node, linked.edges, n_ranks)
 
 
 def place_together(cluster: Cluster, network: Network) -> Placement:
