@@ -14,9 +14,6 @@ from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
 
-#: The links that a loss may have.
-LINKS = ("identity", "log", "logit", "softmax")
-
 #: Returns the sum of each of some columns (N,), over all samples there are.
 Totals = Callable[[Sequence[np.ndarray]], np.ndarray]
 
@@ -74,14 +71,8 @@ def _sums(columns: Sequence[np.ndarray]) -> np.ndarray:
     return np.array([column.sum() for column in columns])
 
 
-def accuracy(y: np.ndarray, predicted: np.ndarray, weights: np.ndarray, totals: Totals = _sums) -> float:
-    """Return the weighted share of samples whose class is right."""
-    total, right = totals([weights, weights * (predicted == y)])
-    return float(right / total) if total > 0.0 else 0.0
-
-
 def mean_score(scores: np.ndarray, weights: np.ndarray, totals: Totals = _sums) -> float:
-    """Return the weighted mean of the scores (N,) of samples."""
+    """Return the weighted mean of the scores (N,) of samples: of right classes, their share."""
     total, summed = totals([weights, weights * scores])
     return float(summed / total) if total > 0.0 else 0.0
 

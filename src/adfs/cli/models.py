@@ -377,7 +377,7 @@ def score(
     """
     import numpy as np
 
-    from adfs.prediction import accuracy, explained_share
+    from adfs.prediction import explained_share, mean_score
     from adfs.problem import LOSSES, get_loss
     from adfs.problem.losses import check_labels
 
@@ -390,7 +390,7 @@ def score(
     if weights.min() < 0.0 or not weights.any():
         raise InputError(f"{file}: the weights must be at least 0, and one of them above 0")
     if fitted.classes is not None:
-        metric, value = "accuracy", accuracy(table.y, predicted, weights)
+        metric, value = "accuracy", mean_score(predicted == table.y, weights)
     else:
         # A loss from outside is not known here, and its model is scored by R².
         name = fitted.loss if fitted.loss in LOSSES else "squared"

@@ -64,7 +64,7 @@ class LinearModel:
     training : dict
         How the model was fitted: for people. Only `offset` is used again.
     link : str
-        The link of the loss, one of `adfs.prediction.LINKS`; looked up when left out.
+        The link of the loss, see `adfs.problem.Loss`; looked up when left out.
     encoding : Encoding or None
         How the columns of a table become the features; None if they are the features.
 

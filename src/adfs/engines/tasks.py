@@ -128,7 +128,7 @@ def take_fitted(estimator: Any, fitted: Fitted) -> FittedModel:
         fitted.attributes["best_estimator_"].set_params(cluster=base_of(estimator).cluster)
     vars(estimator).update(fitted.attributes)
     for note in fitted.warnings:
-        warnings.warn(note, stacklevel=5)
+        warnings.warn(note, stacklevel=4)
     return fitted.model
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Real
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -16,26 +15,25 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, _get_feature_names, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from adfs._version import __version__
 from adfs.errors import InputError, new_name, unknown_name
-from adfs.estimators.distributed import fits_on_engines
+from adfs.estimators.distributed import Engine, to_compare
 from adfs.estimators.inference import WithStandardErrors
-from adfs.estimators.model_file import WithModelFile, training_facts
+from adfs.estimators.model_file import WithModelFile
 from adfs.estimators.pipeline import FittedModel, Start, fit_model
 from adfs.estimators.solver import LocalData, ModelSpec, Solver, read_offset, refuse_missing_labels
+from adfs.files import JsonObject
 from adfs.network import GRAPHS, Network
 from adfs.network.inputs import is_graph_file
 from adfs.prediction import decision_values
-from adfs.problem import LOSSES, Loss, split
+from adfs.problem import LOSSES, Loss
 from adfs.problem.losses import check_labels
-from adfs.problem.shards import as_rows, check_count, check_range
+from adfs.problem.shards import arrange, as_rows, check_count, check_range
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
-from adfs.runtimes.cluster import RefusalError
-from adfs.runtimes.joint_problem import numbered
-from adfs.runtimes.options import describe
-from adfs.runtimes.run import tell_placement
+from adfs.runtimes.cluster import Placement, RefusalError, numbered
+from adfs.runtimes.run import wanted_on_screen
 from adfs.threads import single_threaded
 
 if TYPE_CHECKING:
@@ -50,9 +48,6 @@ READ_OPTIONS: dict[str, Any] = {
 }
 
 _NUMBERS = (int, float, np.integer, np.floating)
-
-# Parameters that may differ between processes: each has its own nodes, rows, output and part of the cluster.
-_OWN = ("cluster", "partition", "verbose", "n_jobs", "n_nodes")
 
 #: Fits on one node share their network, and what was computed of it.
 _ONE_NODE = Network("path:1")
@@ -143,7 +138,9 @@ class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type
         -------
         self
         """
-        self._report(self._fit(X, y, sample_weight, offset))
+        engine = self.cluster
+        fit = partial(engine.fit, self) if isinstance(engine, Engine) else self._fit
+        self._report(fit(X, y, sample_weight, offset))
         return self
 
     @abstractmethod
@@ -154,7 +151,6 @@ class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type
     def _take(self, model: FittedModel) -> None:
         """Set the fitted attributes in the shapes of this class."""
 
-    @fits_on_engines
     @single_threaded
     def _fit(
         self,
@@ -173,7 +169,7 @@ class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type
         with self.cluster or OneProcess() as cluster:
             cluster.interrupted = False  # of an earlier fit
             # Processes that disagree stop here, before they wait for each other.
-            check_alike(cluster, self, X)
+            cluster.same(partial(to_compare, self, X))
             ready = self._prepare(cluster, (X, y, sample_weight, offset), options, nodes)
             start = self._warm_start(cluster, ready) if self.warm_start else None
             model = fit_model(ready.data, ready.spec, ready.solver, start)
@@ -223,19 +219,21 @@ class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type
             raise RefusalError("some processes have an offset and others have none; give all of them one")
         seed = seeds[0]  # the processes may have different ones if the seed is random
 
-        def arrange() -> tuple[Network, list[np.ndarray]]:
+        def split_rows() -> tuple[Network, np.ndarray, np.ndarray | None]:
             # The network may determine the number of nodes, if one process holds all of them.
             asked = None if counts == (None,) else sum(1 if each is None else each for each in counts)
             total = count_nodes(asked, self.network, seed)
             own = total if len(counts) == 1 else counts[cluster.rank] or 1
-            parts = split(self.partition, data.y, own, seed=seed)
+            rows_of_nodes = arrange(self.partition, data.y, own, seed=seed)
             if total == 1:
-                return _ONE_NODE, parts
+                return _ONE_NODE, *rows_of_nodes
             known = isinstance(self.network, Network)
-            return self.network if known else Network(self.network, n_nodes=total, seed=seed), parts
+            network = self.network if known else Network(self.network, n_nodes=total, seed=seed)
+            return network, *rows_of_nodes
 
-        network, parts = cluster.attempt("to split the data", arrange)
-        self.network_, placement = numbered(cluster, len(parts), nodes, network)
+        self.network_, starts, order = cluster.attempt("to split the data", split_rows)
+        rank_of_node = numbered(cluster, starts.size - 1, nodes)
+        placement = Placement(rank_of_node, self.network_.edges, len(cards))
         # The parameters of the estimator override the options of the run.
         chosen = replace(
             options or RunOptions(progress=bool(self.verbose)),
@@ -246,14 +244,12 @@ class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type
             tau=self.tau,
             schedule=self.schedule,
         )
-        tell_placement(cluster, placement, chosen.progress)
+        if placement.n_ranks > 1 and wanted_on_screen(chosen.progress):
+            cluster.say(str(placement))
         n_jobs = getattr(self, "n_jobs", None)
         solver = Solver(cluster, self.network_, placement, chosen, self.method, n_jobs, chosen.checkpoint)
-        order = np.concatenate(parts)
-        starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
-        # Rows that are in the order of the nodes already are not copied.
-        if np.array_equal(order, np.arange(order.size)):
-            return Prepared(spec, replace(data, node_starts=starts), order, solver)
+        if order is None:  # rows that are in the order of the nodes already are not copied
+            return Prepared(spec, replace(data, node_starts=starts), np.arange(starts[-1]), solver)
         return Prepared(spec, data.take(order, starts), order, solver)
 
     def _set_fitted(self, model: FittedModel) -> None:
@@ -272,7 +268,35 @@ class LinearEstimator(WithStandardErrors, WithModelFile, BaseEstimator):  # type
         self.method_, self.method_reason_ = model.method, model.reason
         self._recorded = model.recorded
         # What the model's file holds of the fit: parameters may be changed before it is written.
-        self._softmax, self._training = model.softmax, training_facts(self, model)
+        self._softmax, self._training = model.softmax, self._training_facts(model)
+
+    def _training_facts(self, model: FittedModel) -> JsonObject:
+        """Return the facts about a fit that the model file and ``--json`` hold."""
+        weight = "C" if model.classes is not None else "alpha"
+        constants: Any = self._loss()
+        # Of several classes the run with the largest gap is reported.
+        worst = max(model.runs, key=attrgetter("gap"))
+        n_nodes, seed = model.node_coef.shape[1], self.random_state
+        return {
+            "outcome": str(model.outcome),
+            "gap": model.gap,
+            "absolute_gap": model.absolute_gap,
+            "tol": float(self.tol),
+            "passes": round(model.passes, 3),
+            "seconds": round(model.seconds, 3),
+            "n_samples": model.n_samples,
+            weight: float(getattr(self, weight)),
+            **constants._asdict(),  # delta of the Huber loss, and so on
+            "intercept": bool(self.fit_intercept),
+            **({"standardized": True} if self.standardize else {}),
+            **({"l1_ratio": float(self.l1_ratio)} if self.l1_ratio else {}),
+            "method": worst.method,
+            "reason": model.reason,
+            "n_nodes": n_nodes,
+            "network": (self.network_.name or "given by its edges") if n_nodes > 1 else None,
+            "seed": int(seed) if isinstance(seed, int | np.integer) else None,
+            "adfs": __version__,
+        }
 
     @property
     def history_(self) -> pd.DataFrame:
@@ -400,46 +424,3 @@ def count_nodes(n_nodes: Any, network: Any, seed: int) -> int:
             f"the network {network!r} has {found} nodes but n_nodes is {n_nodes}; leave one of them out"
         )
     return int(found)
-
-
-def check_alike(cluster: Cluster, estimator: BaseEstimator, X: Any) -> None:
-    """Raise the same `RefusalError` in every process unless all fit the same estimator and columns."""
-    if cluster.size == 1:
-        return
-    facts = {"the estimator": type(estimator).__name__, "the version of adfs": __version__}
-    for name, value in estimator.get_params().items():
-        last = name.rpartition("__")[2]
-        if last == "cv" and not isinstance(value, Real | str) and not hasattr(value, "split"):
-            facts[name] = "a list of folds"  # of the process's own rows
-        elif last not in _OWN:
-            facts[name] = canonical_text(value)
-    names = None
-    with contextlib.suppress(TypeError):  # every process reports it when it checks its data
-        names = _get_feature_names(X)
-    facts["whether columns have names"] = str(names is not None)
-    for number, name in enumerate(() if names is None else names):
-        facts[f"the name of column {number}"] = repr(str(name))
-    cluster.same(lambda: facts)
-
-
-def canonical_text(value: object) -> str:
-    """Return a text that is the same for the same value, whatever kind of number or list it is.
-
-    >>> canonical_text((1, np.float32(0.5))), canonical_text({"b": 2, "a": 1}), canonical_text(print)
-    ('[1, 0.5]', "{'a': 1, 'b': 2}", '<built-in function print>')
-    """
-    if isinstance(value, bool | np.bool_):
-        return repr(bool(value))
-    if isinstance(value, Real):
-        return repr(float(value)).removesuffix(".0")
-    if isinstance(value, Mapping):
-        pairs = (f"{canonical_text(key)}: {canonical_text(entry)}" for key, entry in value.items())
-        return "{" + ", ".join(sorted(pairs)) + "}"
-    if isinstance(value, list | tuple) and not isinstance(value, Loss):
-        return "[" + ", ".join(canonical_text(entry) for entry in value) + "]"
-    if isinstance(value, np.ndarray) and value.ndim == 1:
-        return canonical_text(value.tolist())
-    if isinstance(value, BaseEstimator):  # its own parameters are compared too
-        return type(value).__name__
-    # Objects without a repr of their own show an address, which differs between processes.
-    return re.sub(" at 0x[0-9a-fA-F]+", "", describe(value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -14,8 +15,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from adfs.errors import InputError
-from adfs.estimators.base import LinearEstimator, Prepared, check_alike, positive
-from adfs.estimators.distributed import fits_on_engines
+from adfs.estimators.base import LinearEstimator, Prepared, positive
+from adfs.estimators.distributed import Engine, to_compare
 from adfs.estimators.linear import ADFSClassifier, ADFSRegressor
 from adfs.estimators.model_file import search_facts
 from adfs.estimators.paths import Fold, fold_masks, fold_score, penalty_grid
@@ -67,7 +68,9 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         -------
         self
         """
-        self._report(self._fit(X, y, sample_weight, offset))
+        engine = getattr(self.estimator, "cluster", None)
+        fit = partial(engine.fit, self) if isinstance(engine, Engine) else self._fit
+        self._report(fit(X, y, sample_weight, offset))
         return self
 
     def _report(self, model: FittedModel) -> None:
@@ -121,7 +124,6 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         penalties = penalty_grid(grid, ready.data, base._spec(), ready.solver)
         return [float(value) for value in (penalties if self._name == "alpha" else 1.0 / penalties)]
 
-    @fits_on_engines
     @single_threaded
     def _fit(
         self,
@@ -134,7 +136,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
     ) -> FittedModel:
         """Search, fit all rows with the best weight, set the attributes, and return the final model."""
         with getattr(self.estimator, "cluster", None) or OneProcess() as cluster:
-            check_alike(cluster, self, X)
+            cluster.same(partial(to_compare, self, X))
             base = cluster.attempt("to check the data", self._base)
             ratios, grid = cluster.attempt("to check the data", lambda: self._check(base))
             ready = base._prepare(cluster, (X, y, sample_weight, offset), options, nodes)

@@ -1,17 +1,27 @@
-"""The hook for rows that lie in other processes: collections of an engine such as Dask.
+"""Fits with other processes: the hook for collections of an engine such as Dask, and what must be alike.
 
 An estimator whose ``cluster`` is an `Engine` hands its fits to it, and its predictions for collections.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _get_feature_names
+
+from adfs._version import __version__
 from adfs.errors import InputError
+from adfs.problem import Loss
 from adfs.runtimes import Cluster
+from adfs.runtimes.options import describe
 
 if TYPE_CHECKING:
     from adfs.estimators.pipeline import FittedModel
@@ -43,18 +53,6 @@ class Engine(Cluster):
         raise InputError(f"{self!r} fits estimators; for a run of a method give the processes themselves")
 
 
-def fits_on_engines(fit: F) -> F:
-    """Let the engine of an estimator, or of the estimator of a search, do its fits."""
-
-    @wraps(fit)
-    def placed(self: Any, X: Any, y: Any, *arrays: Any, **named: Any) -> Any:
-        # A search has no cluster of its own: that of the estimator which it fits counts.
-        engine = getattr(getattr(self, "estimator", self), "cluster", None)
-        return (engine.fit if isinstance(engine, Engine) else fit)(self, X, y, *arrays, **named)
-
-    return cast("F", placed)
-
-
 def lazy_on_engines(method: F) -> F:
     """Let a method of an estimator answer for collections of its engine, too."""
 
@@ -67,3 +65,50 @@ def lazy_on_engines(method: F) -> F:
         return method(self, X, *arrays, **named)
 
     return cast("F", placed)
+
+
+# --------------------------------------------------------------------------- processes that fit together
+
+# Parameters that may differ between processes: each has its own nodes, rows, output and part of the cluster.
+_OWN = ("cluster", "partition", "verbose", "n_jobs", "n_nodes")
+
+
+def to_compare(estimator: BaseEstimator, X: Any) -> dict[str, str]:
+    """Return what must be the same in all processes that fit together, under names for a sentence."""
+    facts = {"the estimator": type(estimator).__name__, "the version of adfs": __version__}
+    for name, value in estimator.get_params().items():
+        last = name.rpartition("__")[2]
+        if last == "cv" and not isinstance(value, Real | str) and not hasattr(value, "split"):
+            facts[name] = "a list of folds"  # of the process's own rows
+        elif last not in _OWN:
+            facts[name] = canonical_text(value)
+    names = None
+    with contextlib.suppress(TypeError):  # every process reports it when it checks its data
+        names = _get_feature_names(X)
+    facts["whether columns have names"] = str(names is not None)
+    for number, name in enumerate(() if names is None else names):
+        facts[f"the name of column {number}"] = repr(str(name))
+    return facts
+
+
+def canonical_text(value: object) -> str:
+    """Return a text that is the same for the same value, whatever kind of number or list it is.
+
+    >>> canonical_text((1, np.float32(0.5))), canonical_text({"b": 2, "a": 1}), canonical_text(print)
+    ('[1, 0.5]', "{'a': 1, 'b': 2}", '<built-in function print>')
+    """
+    if isinstance(value, bool | np.bool_):
+        return repr(bool(value))
+    if isinstance(value, Real):
+        return repr(float(value)).removesuffix(".0")
+    if isinstance(value, Mapping):
+        pairs = (f"{canonical_text(key)}: {canonical_text(entry)}" for key, entry in value.items())
+        return "{" + ", ".join(sorted(pairs)) + "}"
+    if isinstance(value, list | tuple) and not isinstance(value, Loss):
+        return "[" + ", ".join(canonical_text(entry) for entry in value) + "]"
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return canonical_text(value.tolist())
+    if isinstance(value, BaseEstimator):  # its own parameters are compared too
+        return type(value).__name__
+    # Objects without a repr of their own show an address, which differs between processes.
+    return re.sub(" at 0x[0-9a-fA-F]+", "", describe(value))

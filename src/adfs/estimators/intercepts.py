@@ -41,13 +41,11 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 def column_value(data: LocalData, spec: ModelSpec, solver: Solver) -> float:
-    """Return the entry of the intercept's column, for rows that do not have this column yet.
+    """Return the entry of the intercept's column for a dual method, for rows that do not have it yet.
 
     A dual method sees a penalised intercept. The column is as long as a typical row, so that the problem is
     hardly harder to solve, and so long that the penalty is well below the curvature of the data.
     """
-    if get_method(solver.method).unpenalised_columns:
-        return 1.0
     X, weights = data.X, data.weights
     squares = X.multiply(X).sum(axis=1) if sparse(X) else np.einsum("jk,jk->j", X, X)
     sums = [weights, weights * data.y, weights * np.ravel(squares)]
@@ -303,9 +301,12 @@ def best_constants(data: LocalData, loss: Loss, solver: Solver) -> np.ndarray:
         start = float(over / total) if total > 0.0 else 0.0
         if loss.curvature_type == "constant":  # the best one of squares
             return np.array([start])
-    elif loss.link == "logit":  # of the logistic loss without offsets this is the best one
+    elif loss.link == "logit":
         over, under = solver.totals([weights * (y > 0.0), weights * (y < 0.0)], starts)
-        start = math.log(over / under) if over > 0.0 and under > 0.0 else 0.0
+        if over > 0.0 and under > 0.0:
+            start = math.log(over / under)
+            if data.offset is None and loss.likelihood:  # of a likelihood it is the best one
+                return np.array([start])
     return np.array([_best_level(samples, solver, start)])
 
 

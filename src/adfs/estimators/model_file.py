@@ -6,14 +6,12 @@ read.
 
 from __future__ import annotations
 
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from adfs._version import __version__
 from adfs.data.model import LinearModel
 from adfs.errors import InputError
 from adfs.files import AnyPath, JsonObject
@@ -21,7 +19,6 @@ from adfs.problem.samples import sparse
 
 if TYPE_CHECKING:
     from adfs.estimators.base import LinearEstimator
-    from adfs.estimators.pipeline import FittedModel
 
 
 class WithModelFile:
@@ -40,35 +37,6 @@ class WithModelFile:
     def _write(self: Any, path: AnyPath, training: JsonObject) -> None:
         if self.cluster is None or self.cluster.rank == 0:
             linear_model(self, training).save(Path(path))
-
-
-def training_facts(estimator: LinearEstimator, model: FittedModel) -> JsonObject:
-    """Return the facts about a fit that the model file and ``--json`` hold."""
-    weight = "C" if model.classes is not None else "alpha"
-    constants: Any = estimator._loss()
-    # Of several classes the run with the largest gap is reported.
-    worst = max(model.runs, key=attrgetter("gap"))
-    n_nodes, seed = model.node_coef.shape[1], estimator.random_state
-    return {
-        "outcome": str(model.outcome),
-        "gap": model.gap,
-        "absolute_gap": model.absolute_gap,
-        "tol": float(estimator.tol),
-        "passes": round(model.passes, 3),
-        "seconds": round(model.seconds, 3),
-        "n_samples": model.n_samples,
-        weight: float(getattr(estimator, weight)),
-        **constants._asdict(),  # delta of the Huber loss, and so on
-        "intercept": bool(estimator.fit_intercept),
-        **({"standardized": True} if estimator.standardize else {}),
-        **({"l1_ratio": float(estimator.l1_ratio)} if estimator.l1_ratio else {}),
-        "method": worst.method,
-        "reason": model.reason,
-        "n_nodes": n_nodes,
-        "network": (estimator.network_.name or "given by its edges") if n_nodes > 1 else None,
-        "seed": int(seed) if isinstance(seed, int | np.integer) else None,
-        "adfs": __version__,
-    }
 
 
 def search_facts(search: Any) -> JsonObject:

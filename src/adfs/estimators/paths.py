@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from adfs.errors import InputError
 from adfs.estimators.intercepts import best_constants
 from adfs.estimators.pipeline import FittedModel, scaled_problems
 from adfs.estimators.solver import LocalData, ModelSpec, Solver, penalised, row_products
-from adfs.prediction import accuracy, explained_share, mean_score, predicted_classes, probabilities
+from adfs.prediction import explained_share, mean_score, predicted_classes, probabilities
 from adfs.problem import Problem
 from adfs.problem.evaluation import loss_curvatures, node_sums
 from adfs.runtimes.certificates import AllNodes
@@ -86,13 +87,11 @@ def fold_score(
         margins = margins + test.offset.reshape(margins.shape)
     margins = margins[:, 0] if margins.shape[1] == 1 else margins
 
-    def totals(columns: Sequence[np.ndarray]) -> np.ndarray:
-        return solver.totals(columns, test.node_starts)
-
+    totals = partial(solver.totals, node_starts=test.node_starts)
     with np.errstate(all="ignore"):  # a fit that diverged
         if model.classes is not None:
             if scoring is None:
-                return accuracy(test.y, predicted_classes(margins, model.classes), weights, totals)
+                return mean_score(predicted_classes(margins, model.classes) == test.y, weights, totals)
             chances = probabilities(margins, softmax=spec.softmax is not False)
             own = chances[np.arange(test.y.size), np.searchsorted(model.classes, test.y)]
             return mean_score(np.log(np.maximum(own, np.finfo(np.float64).eps)), weights, totals)

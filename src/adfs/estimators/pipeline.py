@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from adfs.algorithms.base import get_method
 from adfs.errors import InputError
 from adfs.estimators.inference import Inference, check_inference, infer
 from adfs.estimators.intercepts import column_value, solve_with_intercept
@@ -241,7 +242,8 @@ def _with_intercept_column(problems: list[LocalData], spec: ModelSpec, solver: S
     """Return problems whose last column is the free intercept's, with the entry that the method needs."""
     first = problems[0]
     X = first.X if first.free_column is None else first.X[:, :-1]
-    entry = column_value(replace(first, X=X), spec, solver)
+    unpenalised = get_method(solver.method).unpenalised_columns
+    entry = 1.0 if unpenalised else column_value(replace(first, X=X), spec, solver)
     rows = append_column(X, entry)  # the same rows for all classes
     return [replace(problem, X=rows, free_column=entry) for problem in problems]
 
@@ -305,7 +307,9 @@ def _compared(
     # Rows are as wide as the widest process's, and sparse as soon as one process has sparse rows.
     if any(stored) and not sparse(X):
         X = sp.csr_array(X)
-    data, classes = replace(data, X=cluster.attempt(why, partial(widen, X, max(widths)))), None
+    if min(widths) < max(widths):
+        X = cluster.attempt(why, partial(widen, X, max(widths)))
+    data, classes = replace(data, X=X), None
     if spec.loss.task == "classification":
         classes = np.unique(data.y) if cluster.size == 1 else all_labels(cluster, [data.y])
         if classes.size < 2:  # every process sees the same classes and raises

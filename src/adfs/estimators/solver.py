@@ -25,7 +25,7 @@ from adfs.problem.shards import as_rows, check_range
 from adfs.runtimes import Cluster, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.cluster import Placement
-from adfs.runtimes.run import gather_summary
+from adfs.runtimes.stages import gather_summary
 from adfs.theory import Facts
 
 _LARGEST_LOGARITHM = 500.0  # its exponential, and that of its negative, may still be squared

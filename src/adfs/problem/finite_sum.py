@@ -152,10 +152,11 @@ class FiniteSum(ABC):
 
     def penalty_of(self, total_sigma: float, total_l1: float | None) -> WholePenalty:
         """Return the sum of the own terms of nodes with these sums of σ_i and λ_i."""
+        ridge_columns: np.ndarray | float = 1.0 if self.ridge_columns is None else self.ridge_columns
         if total_l1 is None or self.l1_columns is None:
-            return WholePenalty(total_sigma, ridge_columns=self.ridge_columns)
+            return WholePenalty(total_sigma, ridge_columns=ridge_columns)
         # Σ_i λ_i c_k, column by column.
-        return WholePenalty(total_sigma, total_l1 * self.l1_columns, total_l1, self.ridge_columns)
+        return WholePenalty(total_sigma, total_l1 * self.l1_columns, total_l1, ridge_columns)
 
     @cached_property
     def value_at_zero(self) -> float:
@@ -170,9 +171,9 @@ class FiniteSum(ABC):
         theta = np.ascontiguousarray(theta, dtype=np.float64)
         sums = self.loss_sums(theta)
         if theta.ndim == 1:
-            penalised = self.whole_penalty.ridge_part(theta)
-            squares = 0.5 * self.total_sigma * inner_product(penalised, theta)
-            return float(sums.sum() + squares + self.whole_penalty.sizes(theta))
+            penalty = self.whole_penalty
+            squares = 0.5 * penalty.sigma * inner_product(penalty.ridge_columns * theta, theta)
+            return float(sums.sum() + squares + penalty.sizes(theta))
         return self.whole_penalty.objectives(sums, theta)
 
     @abstractmethod

@@ -101,18 +101,14 @@ class WholePenalty:
         Λ_k = c_k Σλ_i, where there is an ℓ1 term.
     total_l1 : float
         Σλ_i.
-    ridge_columns : ndarray of shape (d,), or None
-        r_k: 1, and 0 for a column without a penalty; all 1 when None.
+    ridge_columns : ndarray of shape (d,), or 1
+        r_k: 1, and 0 for a column without a penalty.
     """
 
     sigma: float
     l1: np.ndarray | None = None
     total_l1: float = 0.0
-    ridge_columns: np.ndarray | None = None
-
-    def ridge_part(self, theta: np.ndarray) -> np.ndarray:
-        """Return θ (…, d) with 0 in the columns without a penalty: σ times it is the ridge's gradient."""
-        return theta if self.ridge_columns is None else theta * self.ridge_columns
+    ridge_columns: np.ndarray | float = 1.0
 
     def sizes(self, theta: np.ndarray) -> float:
         """Return the ℓ1 term at θ (d,)."""
@@ -120,7 +116,7 @@ class WholePenalty:
 
     def objectives(self, loss_sums: np.ndarray, points: np.ndarray) -> np.ndarray:
         """Return F at p points (p, d) from the nodes' losses there (n, p); shape (p,)."""
-        squares = np.einsum("kd,kd->k", self.ridge_part(points), points)
+        squares = np.einsum("kd,kd->k", self.ridge_columns * points, points)
         found = sum_in_order(loss_sums, np.zeros(len(points))) + 0.5 * self.sigma * squares
         if self.l1 is not None:
             found += [self.sizes(point) for point in points]
@@ -129,7 +125,7 @@ class WholePenalty:
     def minimizer(self, row_total: np.ndarray) -> np.ndarray:
         """Return θ̂, the minimiser of the penalty + θᵀ(row total); 0 in unpenalised columns; (d,)."""
         # A column without a penalty has no minimiser of its own: a caller that has one moves it.
-        total = self.ridge_part(row_total)
+        total = self.ridge_columns * row_total
         if self.l1 is None:
             return np.asarray(-total / self.sigma)
         # Without an ℓ2 term it is 0 for the totals in the box |total| ≤ Λ; for others there is none.
@@ -144,7 +140,7 @@ class WholePenalty:
         z being v cut off at ±Λ: nothing cancels. Returned are σ(θ − θ̂), (d,), the ℓ1 term at θ, and the sum.
         """
         if self.l1 is None:
-            return self.ridge_part(row_total + self.sigma * theta), 0.0, 0.0
+            return self.ridge_columns * (row_total + self.sigma * theta), 0.0, 0.0
         # |θ_k|(Λ_k − z_k sign θ_k) is at least 0 because |z_k| ≤ Λ_k.
         cut = np.clip(-row_total, -self.l1, self.l1)
         extra = float(np.abs(theta) @ (self.l1 - cut * np.sign(theta)))

@@ -388,7 +388,7 @@ class Problem(FiniteSum):
     def gradient(self, theta: np.ndarray) -> np.ndarray:
         theta, whole = self._checked("theta", theta), self.whole_penalty
         # (p, K) to θ's layout, output by output.
-        gradient = (self.X.T @ self.slopes(theta)).T.ravel() + whole.sigma * whole.ridge_part(theta)
+        gradient = (self.X.T @ self.slopes(theta)).T.ravel() + whole.sigma * (whole.ridge_columns * theta)
         return np.asarray(gradient if whole.l1 is None else gradient + whole.l1 * np.sign(theta))
 
     def margins_at(self, theta: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ A shard is what one node holds: rows, labels, sample weights and offsets.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -223,8 +223,11 @@ def check_count(n_nodes: object) -> int:
     return int(n_nodes)
 
 
-def _one_per_node(name: str, given: ArrayLike, n_nodes: int, *, above_zero: bool) -> np.ndarray:
-    """Return a number, or one number per node, as an array (n,) of its own that is not to be changed."""
+def one_per_node(name: str, given: ArrayLike, n_nodes: int, *, above_zero: bool = True) -> np.ndarray:
+    """Return a number, or one number per node, as an array (n,) of its own that is not to be changed.
+
+    Numbers above 0 are divisors: quotients by them, and their sum, must be doubles with all their digits.
+    """
     try:
         values = np.array(given, dtype=np.float64)
     except (TypeError, ValueError):
@@ -239,20 +242,13 @@ def _one_per_node(name: str, given: ArrayLike, n_nodes: int, *, above_zero: bool
     if not fits.all():
         bad, wanted = int(np.argmin(fits)), "above 0" if above_zero else "at least 0"
         raise InputError(f"{name} must be finite and {wanted} at every node, node {bad} has {values[bad]:g}")
-    values.setflags(write=False)
-    return values
-
-
-def check_sigma(sigma: ArrayLike, n_nodes: int) -> np.ndarray:
-    """Return σ_i as one positive number per node, shape (n,)."""
-    values = _one_per_node("sigma", sigma, n_nodes, above_zero=True)
-    # Quotients by σ_i, and the sum of all σ_i, must be doubles with all their digits.
-    if values.min() < SMALLEST or values.max() > LARGEST / n_nodes:
+    if above_zero and (values.min() < SMALLEST or values.max() > LARGEST / n_nodes):
         bad = int(np.argmin(values) if values.min() < SMALLEST else np.argmax(values))
         raise InputError(
-            f"sigma must be between {SMALLEST:.1e} and {LARGEST:.1e} in all, node {bad} has {values[bad]:g}; "
-            "scale the whole problem"
+            f"{name} must be between {SMALLEST:.1e} and {LARGEST:.1e} in all, node {bad} has "
+            f"{values[bad]:g}; scale the whole problem"
         )
+    values.setflags(write=False)
     return values
 
 
@@ -261,13 +257,11 @@ def check_penalty(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return σ_i and λ_i, at least 0, (n,); λ is None where all are 0, and σ all 0 only with some λ."""
     # All zero is no ℓ1 term: the kernels without one are faster.
-    own_l1 = None if l1 is None else _one_per_node("l1", l1, n_nodes, above_zero=False)
+    own_l1 = None if l1 is None else one_per_node("l1", l1, n_nodes, above_zero=False)
     if own_l1 is None or not own_l1.any():
-        return check_sigma(sigma, n_nodes), None
+        return one_per_node("sigma", sigma, n_nodes), None
     lasso = np.size(sigma) > 0 and np.asarray(sigma).dtype.kind in "iuf" and not np.any(sigma)
-    return _one_per_node("sigma", sigma, n_nodes, above_zero=False) if lasso else check_sigma(
-        sigma, n_nodes
-    ), own_l1
+    return one_per_node("sigma", sigma, n_nodes, above_zero=not lasso), own_l1
 
 
 # --------------------------------------------------------------------------- splitting
@@ -304,26 +298,20 @@ def _by_label(
     return [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
 
 
-def _contiguous_starts(n_samples: int, n_nodes: int) -> np.ndarray:
-    """Return where the rows of each node start, and where they end, if nodes take them in turn; (n + 1,)."""
-    # The first nodes have one row more where the rows cannot be shared evenly.
-    size, more = divmod(n_samples, n_nodes)
-    nodes = np.arange(n_nodes + 1, dtype=np.int64)
-    return size * nodes + np.minimum(nodes, more)
-
-
 def arrange(
-    partition: str | Sequence[ArrayLike], y: np.ndarray, n_nodes: int, **options: Any
+    partition: str | Sequence[ArrayLike], y: np.ndarray, n_nodes: int, *, seed: int | None, **options: float
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return where the rows of each node start, (n + 1,), and the rows' order; None where they are in order.
 
     Parameters and options are those of `split`.
     """
     # A list of the rows of each of a million nodes takes more memory than the labels.
-    if isinstance(partition, str) and partition == "contiguous" and n_nodes <= y.size:
-        split(partition, y[:1], 1, **options)  # refuses options
-        return _contiguous_starts(y.size, n_nodes), None
-    parts = split(partition, y, n_nodes, **options)
+    if isinstance(partition, str) and partition == "contiguous" and n_nodes <= y.size and not options:
+        # The first nodes have one row more where the rows cannot be shared evenly, as in `split`.
+        size, more = divmod(y.size, n_nodes)
+        nodes = np.arange(n_nodes + 1, dtype=np.int64)
+        return size * nodes + np.minimum(nodes, more), None
+    parts = split(partition, y, n_nodes, seed=seed, **options)
     order = np.concatenate(parts)
     node_starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
     return node_starts, None if np.array_equal(order, np.arange(order.size)) else order
@@ -384,7 +372,7 @@ def split(
             if option != known:
                 raise unknown_name(f"option of the partition {partition!r}", option, [known])
         if partition == "contiguous":
-            return np.split(np.arange(n_samples), _contiguous_starts(n_samples, n_nodes)[1:-1])
+            return np.array_split(np.arange(n_samples), n_nodes)
         rng = np.random.default_rng(seed)
         if partition == "label":
             return _by_label(y, n_nodes, rng, **options)

@@ -25,7 +25,7 @@ from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.logistic import OUTSIDE, ROOM_ROWS, Multinomial, multinomial_dual_prox
 from adfs.problem.losses import Loss
 from adfs.problem.samples import Label, ShiftedLabel
-from adfs.problem.shards import check_sigma
+from adfs.problem.shards import one_per_node
 
 _EPS = float(np.finfo(np.float64).eps)
 _OFF_LINE = 1e-10  # relative size of the part of a dual vector off its line that still passes for rounding
@@ -294,7 +294,7 @@ class GeneralProblem(FiniteSum):
         self._without_conjugate = [kind.__name__ for kind in kinds if kind.conjugate is Term.conjugate]
         self.certifiable = not self._without_conjugate
         self.node_starts = np.concatenate([[0], np.cumsum([len(own) for own in terms])]).astype(np.int64)
-        self.n_nodes, self.sigma = len(terms), check_sigma(sigma, len(terms))
+        self.n_nodes, self.sigma = len(terms), one_per_node("sigma", sigma, len(terms))
         self.active = np.array([not term.constant for term in self.terms], dtype=bool)
         # A larger L is valid for every term: it only makes the steps shorter.
         own = np.array([term.smoothness for term in self.terms], dtype=np.float64)

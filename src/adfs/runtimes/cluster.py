@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -144,7 +144,7 @@ class Links:
         """Release the memory of the transport; no message is under way."""
 
 
-class Cluster(ABC):
+class Cluster(AbstractContextManager["Cluster"]):
     """The processes of a run, as each of them sees it.
 
     Used as a context: messages are possible inside ``with cluster:``, which may be nested. A transport
@@ -179,9 +179,6 @@ class Cluster(ABC):
     suspended: float = 0.0
 
     # ------------------------------------------------------------------ implemented by a transport
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         return None
@@ -299,10 +296,10 @@ class Cluster(ABC):
                     action()
             self.allgather(None)
 
-    def say(self, sentence: str) -> None:
-        """Show one line, from one place: process 0 says it for all."""
+    def say(self, words: str) -> None:
+        """Show a line or several, from one place: process 0 says them for all."""
         if self.rank == 0:
-            sys.stderr.write(f"adfs: {sentence}\n")
+            sys.stderr.writelines(f"adfs: {line}\n" for line in words.split("\n"))
             sys.stderr.flush()
 
     def log(self, level: int, sentence: str, *values: object) -> None:
@@ -319,6 +316,28 @@ class OneProcess(Cluster):
     def allgather(self, item: Any) -> list[Any]:
         """Return the item."""
         return [item]
+
+
+def numbered(cluster: Cluster, count: int, nodes: Sequence[int] | None) -> np.ndarray:
+    """Return the process of every node, shape (n,), each process holding ``count`` of them.
+
+    They are numbered in the order of processes, unless each process names its own.
+    """
+    cards = cluster.allgather([count, None if nodes is None else list(nodes)])
+    counts = [held for held, _ in cards]
+    if any(own is None for _, own in cards):
+        return np.repeat(np.arange(len(cards)), counts)
+    total = sum(counts)
+    rank_of_node = np.full(total, -1)
+    for rank, (held, own) in enumerate(cards):
+        if len(own) != held:
+            raise RefusalError(
+                f"rank {rank} names {len(own)} nodes and holds {held} shards; name one node per shard"
+            )
+        rank_of_node[[node for node in own if 0 <= node < total]] = rank
+    if (rank_of_node < 0).any() or sum(len(set(own)) for _, own in cards) != total:
+        raise RefusalError(f"the nodes that the ranks name must be 0, …, {total - 1}, each once")
+    return rank_of_node
 
 
 def pack(item: Any) -> bytes:

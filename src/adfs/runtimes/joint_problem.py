@@ -18,8 +18,8 @@ from adfs.problem import Loss, Multinomial, Problem
 from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.losses import check_labels, get_loss
 from adfs.problem.samples import Matrix, sparse
-from adfs.problem.shards import as_rows, check_sigma
-from adfs.runtimes.cluster import Cluster, Placement, RefusalError
+from adfs.problem.shards import as_rows, one_per_node
+from adfs.runtimes.cluster import Cluster, Placement, RefusalError, numbered
 
 if TYPE_CHECKING:
     import networkx
@@ -74,7 +74,7 @@ def join_shards(
 
     # Labels and columns are now the same everywhere, and each process makes its own problem.
     def build() -> Problem:
-        mine = check_sigma(sigma, linked.n_nodes)[block]
+        mine = one_per_node("sigma", sigma, linked.n_nodes)[block]
         fitted = []
         for X, y, *rest in parts:
             labels = np.asarray(y)
@@ -115,33 +115,10 @@ def _placed(
     for words in cluster.allgather(trouble):
         if words:
             raise RefusalError(words)
-    return numbered(cluster, count, given, network)
-
-
-def numbered(
-    cluster: Cluster, count: int, nodes: Sequence[int] | None, network: Network | str | None
-) -> tuple[Network, Placement]:
-    """Return the network of all nodes and their placement, each process holding ``count`` of them.
-
-    They are numbered in the order of processes, unless each process names its own.
-    """
-    cards = cluster.allgather([count, None if nodes is None else list(nodes)])
-    counts = [held for held, _ in cards]
-    _refuse_empty(counts, "shard")
-    total, n_ranks = sum(counts), len(cards)
-    linked = cluster.attempt("to build the network", partial(network_of, network, total, n_ranks))
-    # Unless every process names its nodes, they are numbered in the order of the processes.
-    if any(own is None for _, own in cards):
-        return linked, Placement(np.repeat(np.arange(n_ranks), counts), linked.edges, n_ranks)
-    rank_of_node = np.full(total, -1)
-    for rank, (held, own) in enumerate(cards):
-        if len(own) != held:
-            raise RefusalError(
-                f"rank {rank} names {len(own)} nodes and holds {held} shards; name one node per shard"
-            )
-        rank_of_node[[node for node in own if 0 <= node < total]] = rank
-    if (rank_of_node < 0).any() or sum(len(set(own)) for _, own in cards) != total:
-        raise RefusalError(f"the nodes that the ranks name must be 0, …, {total - 1}, each once")
+    rank_of_node, n_ranks = numbered(cluster, count, given), cluster.size
+    _refuse_empty(np.bincount(rank_of_node, minlength=n_ranks), "shard")
+    build = partial(network_of, network, rank_of_node.size, n_ranks)
+    linked = cluster.attempt("to build the network", build)
     return linked, Placement(rank_of_node, linked.edges, n_ranks)
 
 

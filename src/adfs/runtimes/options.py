@@ -208,7 +208,8 @@ class RunOptions:
             What is recorded.
         """
         check_seed(self.seed)
-        check_lost(self.lost)
+        if self.lost != 0.0:
+            check_lost(self.lost)
         if self.schedule not in SCHEDULES:
             raise unknown_name("schedule", self.schedule, SCHEDULES)
         if self.read not in ("x", "v"):

@@ -32,11 +32,9 @@ from adfs.runtimes.execution import Execution
 from adfs.runtimes.loop import Ending, Loop, Outcome, Progress
 from adfs.runtimes.options import NEED_OPTIMUM, RUN_OPTIONS, Record, RunOptions, describe, takes_run_options
 from adfs.runtimes.result import Run
-from adfs.runtimes.stages import Stages, gather_summary
+from adfs.runtimes.stages import Stages
 from adfs.runtimes.timing import ProgressBar, measured_tau_of
 from adfs.theory import smoothness_limit
-
-__all__ = ["gather_summary", "run_method", "simulate", "tell_placement"]
 
 
 @takes_run_options
@@ -240,6 +238,8 @@ def _network(
     if network.n_nodes != count:
         raise InputError(f"the problem has {count} nodes and the network {network.n_nodes}: they must agree")
     network = network.losing(lost) if lost else network
+    if network.faults is None:
+        return network
     for asked, able, what in (
         (network.lost > 0.0, "lost_exchanges", "lost exchanges"),
         (network.changes, "changing_networks", "networks that change"),
@@ -335,7 +335,9 @@ def _result(execution: Execution, stages: Stages, progress: Progress, ending: En
         "read": options.read,
         "loss": nodes.problem.loss.name,
         "network": network.name or f"{network.n_nodes} nodes, {network.n_edges} edges",
-    } | ({"lost": network.lost} if network.lost else {})
+    }
+    if network.faults is not None and network.lost > 0.0:
+        details["lost"] = network.lost
     if history is not None:
         details["retunings"] = [{"position": stage.position} | stage.report for stage in history.stages[1:]]
     if not stages.cluster.one_file:
@@ -375,10 +377,3 @@ def _columns(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
     names = dict.fromkeys(name for row in rows for name in row)
     table = np.array([[row.get(name, np.nan) for row in rows] for name in names], dtype=np.float64)
     return dict(zip(names, table, strict=True))
-
-
-def tell_placement(cluster: Cluster, placement: Placement, progress: bool | None) -> None:
-    """Say which process holds which nodes, where progress is shown."""
-    if placement.n_ranks > 1 and wanted_on_screen(progress):
-        for line in str(placement).splitlines():
-            cluster.say(line)

@@ -12,21 +12,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from adfs.compilation import compiled, overloads
+from adfs.compilation import compiled
 from adfs.problem import FiniteSum, Loss, evaluation
 from adfs.problem.losses import curvature
-from adfs.problem.samples import Samples, add_shift, kind_of, label_at, plain_label
+from adfs.problem.samples import Samples, add_shift, by_class, label_at, plain_label
 from adfs.problem.views import BoxedProblem, common_margin
 
 _MARGIN_ROUNDING = 1e-12  # of a margin, relative to itself and to 1
 _CURVATURE_ROUNDING = 1e-9  # of a curvature, relative
 
 
-def _margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
-    raise NotImplementedError("compiled code only")
-
-
-overloads(_margins_of)(lambda loss, low, high, b: getattr(kind_of(loss), "margins_of", None))
+@by_class
+def margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
+    """Return the first margin with ℓ' ≥ low and the last one with ℓ' ≤ high."""
+    raise NotImplementedError
 
 
 @compiled
@@ -54,7 +53,7 @@ def _intervals(
             # The dual variable bounds the margin too: |s − s*| ≤ √(2Gwβ), here of s/w.
             far = dual_radius / np.sqrt(samples.weights[j])
             s = duals[j] / samples.weights[j]
-            first, last = _margins_of(loss, s - far, s + far, b)
+            first, last = margins_of(loss, s - far, s + far, b)
             low, high = max(low, first - slack), min(high, last + slack)
             if low > high:  # by rounding, since the optimum is in both intervals
                 low = high = 0.5 * (low + high)
@@ -76,11 +75,10 @@ def intervals(
     return _intervals(problem.samples, problem.active, theta, duals, distance, dual_radius)
 
 
-def _flatter(loss: Loss, beta: float, b: float) -> tuple[float, float]:
-    raise NotImplementedError("compiled code only")
-
-
-overloads(_flatter)(lambda loss, beta, b: getattr(kind_of(loss), "flatter", None))
+@by_class
+def flatter(loss: Loss, beta: float, b: float) -> tuple[float, float]:
+    """Return the interval of margins on which ℓ'' is at most β."""
+    raise NotImplementedError
 
 
 @compiled
@@ -91,8 +89,8 @@ def _first_curvatures(samples: Samples, active: np.ndarray, margin: float, duals
         if not active[j]:
             continue
         b, s = plain_label(y, j), duals[j] / samples.weights[j]
-        exact_margin = _margins_of(loss, 0.0, 0.0, b)[0]
-        start_margin = _margins_of(loss, s, s, b)[0]
+        exact_margin = margins_of(loss, 0.0, 0.0, b)[0]
+        start_margin = margins_of(loss, s, s, b)[0]
         most = max(curvature(loss, exact_margin, b), curvature(loss, margin, label_at(y, j)))
         out[j] = max(most, curvature(loss, start_margin, b))
     return out
@@ -103,7 +101,7 @@ def _fill_margins(samples: Samples, active: np.ndarray, beta: np.ndarray, out: n
     for j in range(active.size):
         out[j, 0], out[j, 1] = 0.0, 0.0  # of constants: times their weight, 0, infinity would be nan
         if active[j]:
-            out[j, 0], out[j, 1] = _flatter(samples.loss, beta[j], plain_label(samples.y, j))
+            out[j, 0], out[j, 1] = flatter(samples.loss, beta[j], plain_label(samples.y, j))
 
 
 def first_curvatures(

@@ -24,7 +24,7 @@ from adfs.runtimes.mpi.compiled_exchange import CompiledExchange, library_is_loa
 from adfs.runtimes.mpi.faults import Pulse, Tag, Watch, nothing
 from adfs.runtimes.options import RUN_OPTIONS, RunOptions, describe, takes_run_options
 from adfs.runtimes.result import Run
-from adfs.runtimes.run import run_method, tell_placement
+from adfs.runtimes.run import run_method, wanted_on_screen
 from adfs.runtimes.waiting import NUMBERS_AT_ONCE, WaitingCluster
 
 if TYPE_CHECKING:
@@ -344,7 +344,8 @@ def fit_mpi(
         joint = join_shards(
             cluster, shards, network, nodes=nodes, loss=loss, sigma=sigma, n_features=n_features
         )
-        tell_placement(cluster, joint.placement, options.progress)
+        if joint.placement.n_ranks > 1 and wanted_on_screen(options.progress):
+            cluster.say(str(joint.placement))
         run = run_method(
             method,
             joint.problem,
