@@ -11,14 +11,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from adfs.algorithms.base import Process, Setting, Work
+from adfs.algorithms.base import Method, P, Process, Setting, Work
+from adfs.algorithms.costs import RoundEffort
 from adfs.algorithms.method_kernels import Parts, RoundKernels, go_on, run_rounds
 from adfs.compilation import compiled, kernel
+from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.problem.evaluation import inner_product
 from adfs.problem.samples import SparseRows
 from adfs.schedule import AliasTables
 from adfs.schedule.sampling import Domain, draw_pairs, draw_sample, philox
+from adfs.theory import NodeSizes
 
 _LOW = np.uint64(0xFFFFFFFF)
 _11, _32 = np.uint64(11), np.uint64(32)
@@ -68,11 +71,14 @@ class RoundProcess(Process):
         (k, d) of the values that the kernels write.
     messages_per_product, samples_per_round : int
         The messages of the block's nodes in one product or sum, and the samples that they process in a round.
+    either : bool
+        Whether a round has either samples or a product.
     """
 
     kernels: ClassVar[RoundKernels | None] = None
     parts: Parts = ()
     sums: ClassVar[bool] = False
+    either: bool = False
 
     def __init__(self, setting: Setting, gossip_matrix: sp.csr_array | None = None) -> None:
         self.problem, self.samples = setting.problem, setting.problem.samples
@@ -90,7 +96,8 @@ class RoundProcess(Process):
 
     def count(self, rounds: int, products: int) -> None:
         """Add to the work done."""
-        computations = self.work.computations + rounds * self.samples_per_round
+        with_samples = rounds - products if self.either else rounds
+        computations = self.work.computations + with_samples * self.samples_per_round
         messages = self.work.messages + products * self.messages_per_product
         self.work = Work(computations, messages, messages * self.message_shape[1])
 
@@ -102,10 +109,40 @@ class RoundProcess(Process):
         self.work = Work(self.work.computations, self.work.messages + 2 * nodes, numbers)
 
     def draw_samples(self, setting: Setting, weights: np.ndarray, p_gossip: float = 0.0) -> RoundWindow:
-        """Return the draws of a sample per round and node, by weights of the rows (N,), 0 for never."""
+        """Return a window for the draws of a sample per round and node, to be filled by `draw_rounds`.
+
+        The draws of round t are a function of (seed, t) and of (seed, node, t) alone.
+
+        Parameters
+        ----------
+        setting : Setting
+        weights : ndarray of shape (N,)
+            A node draws its rows with probabilities proportional to them, 0 for never.
+        p_gossip : float
+            The probability of a round of gossip, which draws no samples.
+        """
         tables = AliasTables.build(weights, self.problem.node_starts, node_ids=setting.block)
-        self.samples_per_round = int(np.count_nonzero(tables.drawable))
-        return round_window(setting.seed, tables, p_gossip)
+        # Nodes without a positive weight never draw.
+        places = np.flatnonzero(tables.drawable)
+        self.samples_per_round, self.either = places.size, p_gossip > 0.0
+        rounds = max(1, _WINDOW // max(1, places.size))
+        draws = rounds * places.size
+        return RoundWindow(
+            key=np.uint64(setting.seed),
+            p_gossip=float(p_gossip),
+            packed=tables.packed,
+            node_starts=tables.node_starts,
+            places=places,
+            names=tables.node_ids[places].astype(np.uint64),
+            bounds=np.zeros(2, dtype=np.int64),
+            gossips=np.zeros(rounds, dtype=np.bool_),
+            starts=np.zeros(rounds + 1, dtype=np.int64),
+            nodes=np.zeros(draws, dtype=np.int32),
+            actors=np.zeros(draws, dtype=np.int32),
+            samples=np.zeros(draws, dtype=np.int64),
+            counters=np.zeros(max(draws, rounds), dtype=np.uint64),
+            bits=np.zeros(max(draws, rounds), dtype=np.uint64),
+        )
 
     def round(self, gossip: Gossip) -> None:
         """Do one round."""
@@ -267,36 +304,21 @@ def round_draws(window: RoundWindow, t: int) -> tuple[int, int]:
     return window.starts[r], window.starts[r + 1]
 
 
-def round_window(seed: int, tables: AliasTables, p_gossip: float = 0.0) -> RoundWindow:
-    """Return a window for rounds of about two thousand samples, to be filled by `draw_rounds`.
+class SampleRounds(Method[P]):
+    """A method in whose rounds every node that has samples goes through one of them.
 
-    The draws of round t are a function of (seed, t) and of (seed, node, t) alone.
-
-    Parameters
-    ----------
-    seed : int
-    tables : AliasTables
-        The tables of the nodes that a process holds.
-    p_gossip : float
-        The probability of a round of gossip.
+    With a ``p_comm`` in the constants, all nodes share a coin: a round has either samples or gossip.
     """
-    # Nodes without a positive weight never draw.
-    places = np.flatnonzero(tables.drawable)
-    rounds = max(1, _WINDOW // max(1, places.size))
-    draws = rounds * places.size
-    return RoundWindow(
-        key=np.uint64(seed),
-        p_gossip=float(p_gossip),
-        packed=tables.packed,
-        node_starts=tables.node_starts,
-        places=places,
-        names=tables.node_ids[places].astype(np.uint64),
-        bounds=np.zeros(2, dtype=np.int64),
-        gossips=np.zeros(rounds, dtype=np.bool_),
-        starts=np.zeros(rounds + 1, dtype=np.int64),
-        nodes=np.zeros(draws, dtype=np.int32),
-        actors=np.zeros(draws, dtype=np.int32),
-        samples=np.zeros(draws, dtype=np.int64),
-        counters=np.zeros(max(draws, rounds), dtype=np.uint64),
-        bits=np.zeros(max(draws, rounds), dtype=np.uint64),
-    )
+
+    kind: ClassVar[str] = "rounds"
+
+    def position_of(self, parameters: P, sizes: NodeSizes, passes: float) -> float:
+        # Only rounds of samples count, each with one sample at every node that has any.
+        with_samples = 1.0 - getattr(parameters, "p_comm", 0.0)
+        a_round = with_samples * float(np.count_nonzero(sizes.n_active > 0))
+        return passes * float(sizes.n_samples.sum()) / a_round
+
+    def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> RoundEffort:
+        p_comm = getattr(parameters, "p_comm", None)
+        each = (sizes.n_active > 0).astype(np.int64)
+        return RoundEffort(each, gossip_first=p_comm is None, gossip_probability=p_comm)
