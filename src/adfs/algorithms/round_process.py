@@ -109,40 +109,11 @@ class RoundProcess(Process):
         self.work = Work(self.work.computations, self.work.messages + 2 * nodes, numbers)
 
     def draw_samples(self, setting: Setting, weights: np.ndarray, p_gossip: float = 0.0) -> RoundWindow:
-        """Return a window for the draws of a sample per round and node, to be filled by `draw_rounds`.
-
-        The draws of round t are a function of (seed, t) and of (seed, node, t) alone.
-
-        Parameters
-        ----------
-        setting : Setting
-        weights : ndarray of shape (N,)
-            A node draws its rows with probabilities proportional to them, 0 for never.
-        p_gossip : float
-            The probability of a round of gossip, which draws no samples.
-        """
+        """Return the draws of a sample per round and node, by weights of the rows (N,), 0 for never."""
         tables = AliasTables.build(weights, self.problem.node_starts, node_ids=setting.block)
-        # Nodes without a positive weight never draw.
-        places = np.flatnonzero(tables.drawable)
-        self.samples_per_round, self.either = places.size, p_gossip > 0.0
-        rounds = max(1, _WINDOW // max(1, places.size))
-        draws = rounds * places.size
-        return RoundWindow(
-            key=np.uint64(setting.seed),
-            p_gossip=float(p_gossip),
-            packed=tables.packed,
-            node_starts=tables.node_starts,
-            places=places,
-            names=tables.node_ids[places].astype(np.uint64),
-            bounds=np.zeros(2, dtype=np.int64),
-            gossips=np.zeros(rounds, dtype=np.bool_),
-            starts=np.zeros(rounds + 1, dtype=np.int64),
-            nodes=np.zeros(draws, dtype=np.int32),
-            actors=np.zeros(draws, dtype=np.int32),
-            samples=np.zeros(draws, dtype=np.int64),
-            counters=np.zeros(max(draws, rounds), dtype=np.uint64),
-            bits=np.zeros(max(draws, rounds), dtype=np.uint64),
-        )
+        self.samples_per_round = int(np.count_nonzero(tables.drawable))
+        self.either = p_gossip > 0.0
+        return round_window(setting.seed, tables, p_gossip)
 
     def round(self, gossip: Gossip) -> None:
         """Do one round."""
@@ -302,6 +273,41 @@ def round_draws(window: RoundWindow, t: int) -> tuple[int, int]:
         draw_rounds(window, t)
     r = t - window.bounds[0]
     return window.starts[r], window.starts[r + 1]
+
+
+def round_window(seed: int, tables: AliasTables, p_gossip: float = 0.0) -> RoundWindow:
+    """Return a window for rounds of about two thousand samples, to be filled by `draw_rounds`.
+
+    The draws of round t are a function of (seed, t) and of (seed, node, t) alone.
+
+    Parameters
+    ----------
+    seed : int
+    tables : AliasTables
+        The tables of the nodes that a process holds.
+    p_gossip : float
+        The probability of a round of gossip.
+    """
+    # Nodes without a positive weight never draw.
+    places = np.flatnonzero(tables.drawable)
+    rounds = max(1, _WINDOW // max(1, places.size))
+    draws = rounds * places.size
+    return RoundWindow(
+        key=np.uint64(seed),
+        p_gossip=float(p_gossip),
+        packed=tables.packed,
+        node_starts=tables.node_starts,
+        places=places,
+        names=tables.node_ids[places].astype(np.uint64),
+        bounds=np.zeros(2, dtype=np.int64),
+        gossips=np.zeros(rounds, dtype=np.bool_),
+        starts=np.zeros(rounds + 1, dtype=np.int64),
+        nodes=np.zeros(draws, dtype=np.int32),
+        actors=np.zeros(draws, dtype=np.int32),
+        samples=np.zeros(draws, dtype=np.int64),
+        counters=np.zeros(max(draws, rounds), dtype=np.uint64),
+        bits=np.zeros(max(draws, rounds), dtype=np.uint64),
+    )
 
 
 class SampleRounds(Method[P]):
