@@ -21,7 +21,7 @@ from adfs.algorithms.adfs_kernels import (
     run_events,
 )
 from adfs.algorithms.base import EventProcess, Method, Process, Setting
-from adfs.algorithms.costs import UNKNOWN, Cost, dual_cost, dual_gain, inverse_rate, network_links
+from adfs.algorithms.costs import Cost, inverse_rate, network_links, split_cost
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.network import Network
 from adfs.problem import FiniteSum
@@ -222,9 +222,6 @@ class Adfs(Method[Parameters]):
 
     def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
         # Theorem 2 with tuned parameters: of 1/ρ events, one part are computations, the rest communications.
-        if not facts.smooth:
-            return UNKNOWN
-
         def parts(facts: Facts) -> tuple[float, float]:
             n, summary = network.n_nodes, facts.summary(network.n_nodes)
             samples = float(summary.root_sums.sum())
@@ -234,9 +231,7 @@ class Adfs(Method[Parameters]):
             delay = tau * n * float(network.degrees.max()) / network.n_edges
             return inverse_rate(samples, network_links(network), float(summary.batch_kappa.mean()), delay)
 
-        samples, exchanges = parts(facts)
-        factor = self.observed_factor * math.log(1.0 / tol) * dual_gain(parts, facts)
-        return dual_cost(facts, factor * (samples + exchanges), factor * samples, factor * 2.0 * exchanges)
+        return split_cost(facts, self.observed_factor * math.log(1.0 / tol), parts)
 
     def start(self, setting: Setting[Parameters]) -> EventProcess:
         return AdfsProcess(setting) if setting.problem.linear else GeneralAdfsProcess(setting)

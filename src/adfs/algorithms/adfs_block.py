@@ -14,16 +14,15 @@ import numpy as np
 
 from adfs.algorithms.adfs import LagProcess
 from adfs.algorithms.adfs_kernels import AdfsParts, adfs_parts, compute, decay
-from adfs.algorithms.base import Method, Setting
-from adfs.algorithms.costs import UNKNOWN, Cost, RoundEffort, dual_cost, dual_gain, inverse_rate
+from adfs.algorithms.base import Setting
+from adfs.algorithms.costs import Cost, inverse_rate, split_cost
 from adfs.algorithms.method_kernels import RoundKernels, fetch_early, fetch_late, register_kernels
-from adfs.algorithms.round_process import RoundProcess, RoundWindow, draw_rounds, round_window
+from adfs.algorithms.round_process import RoundProcess, RoundWindow, SampleRounds, round_draws
 from adfs.compilation import AHEAD, inlined, kernel
 from adfs.network import Network
 from adfs.problem.evaluation import sampling_weights
 from adfs.problem.gaps import shrunk
-from adfs.schedule import AliasTables
-from adfs.theory import BlockParameters, Facts, NodeSizes
+from adfs.theory import BlockParameters, Facts
 
 
 class BlockParts(NamedTuple):
@@ -36,15 +35,13 @@ class BlockParts(NamedTuple):
 
 
 @inlined
-def _all_compute(parts: AdfsParts, window: RoundWindow, t: int) -> None:
+def _all_compute(parts: AdfsParts, window: RoundWindow, first: int, last: int, time: float) -> None:
     """Do one sample at every node that has any, and prefetch the rows of the coming rounds."""
-    r = t - window.bounds[0]
-    last = window.starts[window.gossips.size]
-    for e in range(window.starts[r], window.starts[r + 1]):
-        if e + 2 * AHEAD < last:
+    for e in range(first, last):
+        if e + 2 * AHEAD < window.starts[window.gossips.size]:
             fetch_early(parts.samples, parts.state.duals, window.samples[e + 2 * AHEAD])
             fetch_late(parts, window.actors[e + AHEAD], window.samples[e + AHEAD])
-        compute(parts, np.uint64(window.nodes[e]), np.uint64(window.samples[e]), t + 1.0)
+        compute(parts, np.uint64(window.nodes[e]), np.uint64(window.samples[e]), time)
 
 
 @inlined
@@ -65,17 +62,12 @@ def _begin(parts: BlockParts, t: int, last: int, out: np.ndarray) -> int:
     """Do the samples up to the next gossip round, and write every node's x_i/σ_i there."""
     window = parts.window
     while t < last:
-        # The draws of many rounds are made at once.
-        if not window.bounds[0] <= t < window.bounds[1]:
-            draw_rounds(window, t)
+        first, stop = round_draws(window, t)
         if window.gossips[t - window.bounds[0]]:
             _all_iterates(parts.adfs, t + 1.0, out)
             return t
-        # All rounds up to the next gossip, without leaving this loop.
-        stop = min(last, window.bounds[1])
-        while t < stop and not window.gossips[t - window.bounds[0]]:
-            _all_compute(parts.adfs, window, t)
-            t += 1
+        _all_compute(parts.adfs, window, first, stop, t + 1.0)
+        t += 1
     return t
 
 
@@ -107,21 +99,14 @@ class AdfsBlockProcess(LagProcess, RoundProcess):
         steps = np.full(block.size, parameters.virtual_weight / parameters.dual_curvature)
         self.hold(adfs_parts(setting, mixing, steps, np.empty((0, 2))), problem)
         roots = sampling_weights(problem.smoothness, problem.active, problem.node_starts, sigma)
-        tables = AliasTables.build(roots, problem.node_starts, node_ids=block)
-        # A round of samples draws one sample at every node that has any.
-        self.samples_per_round = int(np.count_nonzero(tables.drawable))
-        window = round_window(setting.seed, tables, p_comm)
+        window = self.draw_samples(setting, roots, p_comm)
         # Without gossip (a single node) its constants are never used.
         step = rho / (parameters.dual_curvature * p_comm) if p_comm > 0.0 else 0.0
         gossip_mixing = rho / p_comm if p_comm > 0.0 else 0.0
         self.parts = BlockParts(self.adfs, window, step, gossip_mixing)
 
-    def count(self, rounds: int, products: int) -> None:
-        # A round has either samples or a product.
-        super().count(rounds - products, products)
 
-
-class AdfsBlock(Method[BlockParameters]):
+class AdfsBlock(SampleRounds[BlockParameters]):
     """Block-synchronous ADFS: every node computes one sample, or all gossip once, at each step.
 
     Guarantee
@@ -137,7 +122,6 @@ class AdfsBlock(Method[BlockParameters]):
     label = "block ADFS"
     warm_starts = True
     observed_factor = 0.6
-    kind = "rounds"
     unbounded_curvature = True
     l1 = True
     stages = "adaptive"
@@ -147,9 +131,6 @@ class AdfsBlock(Method[BlockParameters]):
 
     def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
         # As for ADFS, but all nodes compute at once, and all of them gossip at once.
-        if not facts.smooth:
-            return UNKNOWN
-
         def parts(facts: Facts) -> tuple[float, float]:
             summary = facts.summary(network.n_nodes)
             # Theory has the largest S_i, but the samples of smaller nodes converge sooner: the mean of S_i
@@ -160,15 +141,5 @@ class AdfsBlock(Method[BlockParameters]):
                 return samples, 0.0
             return inverse_rate(samples, 1.0 / network.gamma, float(summary.batch_kappa.mean()), tau)
 
-        samples, gossips = parts(facts)
-        factor = self.observed_factor * math.log(1.0 / tol) * dual_gain(parts, facts)
-        computations, messages = factor * samples * network.n_nodes, factor * gossips * 2.0 * network.n_edges
-        return dual_cost(facts, factor * (samples + gossips), computations, messages)
-
-    def effort(self, parameters: BlockParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
-        return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_probability=parameters.p_comm)
-
-    def position_of(self, parameters: BlockParameters, sizes: NodeSizes, passes: float) -> float:
-        # Only rounds of samples count, each with one sample at every node that has any.
-        a_round = (1.0 - parameters.p_comm) * float(np.count_nonzero(sizes.n_active > 0))
-        return float(passes * sizes.n_samples.sum() / a_round)
+        factor = self.observed_factor * math.log(1.0 / tol)
+        return split_cost(facts, factor, parts, network.n_nodes, network.n_edges)

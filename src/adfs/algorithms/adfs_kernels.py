@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from adfs.algorithms.base import Setting, block_slots
+from adfs.algorithms.base import Setting
 from adfs.algorithms.method_kernels import fetch_early, fetch_late
 from adfs.compilation import AHEAD, compiled, fma, inlined, kernel, overloads, prefetch
 from adfs.problem import Samples
@@ -114,7 +114,7 @@ def adfs_parts(setting: Setting, mixing: np.ndarray, steps: np.ndarray, edges: n
         nodes=np.stack([1.0 / parameters.sigma[block], mixing, steps], axis=1),
         edges=edges,
         ends=setting.network.ends,
-        slot=block_slots(setting.network, block),
+        slot=setting.slot,
         penalty=problem.penalty,
     )
     state = AdfsState(
@@ -148,8 +148,13 @@ def compute(parts: Any, i: np.uint64, j: np.uint64, time: float) -> None:
     raise NotImplementedError("compiled code only")
 
 
-def exchange(parts: Any, edge: int, time: float) -> None:
-    """Do one communication between two nodes of the block."""
+def share_at(parts: Any, i: int, time: float) -> float:
+    """Bring node i to a time; return the share of the imaginary part of its centre in x_i."""
+    raise NotImplementedError("compiled code only")
+
+
+def moves_at(parts: Any, edge: int, i: int, time: float) -> tuple[float, float, float]:
+    """Return an edge's step, and the shares of it that move the two parts of the centre of its end i."""
     raise NotImplementedError("compiled code only")
 
 
@@ -186,34 +191,23 @@ def move_center(
 
 
 def _along(
-    penalty: Penalty,
-    i: np.uint64,
-    rows: Rows,
-    j: np.uint64,
-    center: np.ndarray,
-    half: float,
-    first: np.uint64,
+    penalty: Penalty, parts: AdfsParts, i: np.uint64, j: np.uint64, half: float, first: np.uint64
 ) -> tuple[float, float]:
     """Return σ_i times the margin of row j at node i, ``first`` its output's first column, and ‖x_j‖²."""
     raise NotImplementedError("compiled code only")
 
 
 def _along_plain(
-    penalty: Ridge, i: np.uint64, rows: Rows, j: np.uint64, center: np.ndarray, half: float, first: np.uint64
+    penalty: Ridge, parts: AdfsParts, i: np.uint64, j: np.uint64, half: float, first: np.uint64
 ) -> tuple[float, float]:
-    along_mean, along_lag, norm = center_products(rows, j, center, first)
+    along_mean, along_lag, norm = center_products(parts.samples.rows, j, parts.state.centers[i], first)
     return along_mean - half * along_lag, norm
 
 
 def _along_shrunk(
-    penalty: ElasticNet,
-    i: np.uint64,
-    rows: Rows,
-    j: np.uint64,
-    center: np.ndarray,
-    half: float,
-    first: np.uint64,
+    penalty: ElasticNet, parts: AdfsParts, i: np.uint64, j: np.uint64, half: float, first: np.uint64
 ) -> tuple[float, float]:
+    rows, center = parts.samples.rows, parts.state.centers[i]
     start, stop = row_span(rows, j)
     along = 0.0
     norm = 0.0
@@ -226,20 +220,14 @@ def _along_shrunk(
     return along, norm
 
 
-overloads(_along)(
-    lambda penalty, i, rows, j, center, half, first: (
-        _along_shrunk if kind_of(penalty) is ElasticNet else _along_plain
-    )
-)
+overloads(_along)(lambda penalty, *others: _along_shrunk if kind_of(penalty) is ElasticNet else _along_plain)
 
 
 def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> None:
     samples, constants, state = parts.samples, parts.constants, parts.state
-    rows = samples.rows
     scale = decay(parts, i, time)
     # The margin of the sample at x_i/σ_i, with x = c − e/2.
-    center = state.centers[i]
-    along, norm = _along(constants.penalty, i, rows, j, center, 0.5 * scale, np.uint64(0))
+    along, norm = _along(constants.penalty, parts, i, j, 0.5 * scale, np.uint64(0))
     inverse_sigma = constants.nodes[i, 0]
     step = constants.nodes[i, 2]
     margin = along * inverse_sigma
@@ -258,23 +246,21 @@ def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> N
     to_mean = 0.5 * (1.0 + mixing) * change
     to_lag = (1.0 - mixing) / scale * change
     state.duals[j] = complex(dual.real + to_mean, dual.imag + to_lag)
-    move_center(rows, j, center, np.uint64(0), to_mean, to_lag)
+    move_center(samples.rows, j, state.centers[i], np.uint64(0), to_mean, to_lag)
 
 
 def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> None:
     # As with one output, but with K margins, K numbers per dual variable, and one prox of all of them.
     samples, constants, state = parts.samples, parts.constants, parts.state
-    rows, n_outputs = samples.rows, outputs(samples.loss)
+    n_outputs = outputs(samples.loss)
     width = state.centers.shape[1] // n_outputs
     margins, at_v, moved = parts.room[0], parts.room[ROOM_ROWS], parts.room[ROOM_ROWS + 1]
     scale = decay(parts, i, time)
-    start, stop = row_span(rows, j)
-    center = state.centers[i]
-    norm = 0.0
-    for k in range(start, stop):
-        entry = row_entry(rows, j, k)
-        norm += entry * entry
     inverse_sigma = constants.nodes[i, 0]
+    norm = 0.0
+    for output in range(n_outputs):
+        along, norm = _along(constants.penalty, parts, i, j, 0.5 * scale, np.uint64(output * width))
+        margins[output] = along * inverse_sigma
     step = constants.nodes[i, 2]
     weight = samples.weights[j]
     curvature = weight * constants.beta
@@ -283,9 +269,6 @@ def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) 
     first_dual = np.int64(j) * n_outputs
     # The point of the prox, output by output.
     for output in range(n_outputs):
-        first = np.uint64(output * width)
-        along, _ = _along(constants.penalty, i, rows, j, center, 0.5 * scale, first)
-        margins[output] = along * inverse_sigma
         dual = state.duals[first_dual + output]
         half_lag = 0.5 * scale * dual.imag
         at_v[output] = dual.real + half_lag
@@ -301,7 +284,7 @@ def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) 
         to_lag = (1.0 - mixing) / scale * change
         dual = state.duals[first_dual + output]
         state.duals[first_dual + output] = complex(dual.real + to_mean, dual.imag + to_lag)
-        move_center(rows, j, center, np.uint64(output * width), to_mean, to_lag)
+        move_center(samples.rows, j, state.centers[i], np.uint64(output * width), to_mean, to_lag)
 
 
 @overloads(compute)
@@ -315,32 +298,42 @@ def _compute(
     return _compute_several if getattr(loss, "several_outputs", False) else _compute_one
 
 
-def _exchange(parts: AdfsParts, edge: int, time: float) -> None:
+def _share(parts: AdfsParts, i: int, time: float) -> float:
+    return -0.5 * decay(parts, i, time)
+
+
+def _moves(parts: AdfsParts, edge: int, i: int, time: float) -> tuple[float, float, float]:
+    step, mixing = parts.constants.edges[edge, 0], parts.constants.edges[edge, 1]
+    return step, 0.5 * (1.0 + mixing), (1.0 - mixing) / parts.state.clocks[i, 0]
+
+
+overloads(share_at)(lambda parts, i, time: _share if kind_of(parts) is AdfsParts else None)
+overloads(moves_at)(lambda parts, edge, i, time: _moves if kind_of(parts) is AdfsParts else None)
+
+
+@inlined
+def _exchange(parts: Any, edge: int, time: float) -> None:
+    """Do one communication between two nodes of the block."""
     constants, state = parts.constants, parts.state
     i = constants.slot[constants.ends[edge, 0]]
     j = constants.slot[constants.ends[edge, 1]]
     # Bring both ends to the time of the event; then one loop moves both centres.
-    scale_i = decay(parts, i, time)
-    scale_j = decay(parts, j, time)
-    half = (0.5 * scale_i, 0.5 * scale_j)
+    share = (share_at(parts, i, time), share_at(parts, j, time))
+    step, to_real, imag_i = moves_at(parts, edge, i, time)
+    _, _, imag_j = moves_at(parts, edge, j, time)
     inverse = (constants.nodes[i, 0], constants.nodes[j, 0])
-    step, mixing = constants.edges[edge, 0], constants.edges[edge, 1]
-    lag = ((1.0 - mixing) / scale_i, (1.0 - mixing) / scale_j)
     pair = (state.centers[i], state.centers[j])
-    _exchange_vectors(pair, half, inverse, step, 0.5 * (1.0 + mixing), lag, constants.penalty, (i, j))
-
-
-overloads(exchange)(lambda parts, edge, time: _exchange if kind_of(parts) is AdfsParts else None)
+    _exchange_vectors(pair, share, inverse, step, to_real, (imag_i, imag_j), constants.penalty, (i, j))
 
 
 @kernel
 def _exchange_vectors(
     centers: tuple[np.ndarray, np.ndarray],
-    half: tuple[float, float],
+    share: tuple[float, float],
     inverse: tuple[float, float],
     step: float,
-    to_mean: float,
-    to_lag: tuple[float, float],
+    to_real: float,
+    to_imag: tuple[float, float],
     penalty: Penalty,
     nodes: tuple[int, int],
 ) -> None:
@@ -349,48 +342,47 @@ def _exchange_vectors(
     for k in range(first.size):
         a = first[k]
         b = second[k]
-        at_first = shrunk(penalty, nodes[0], k, fma(-half[0], a.imag, a.real)) * inverse[0]
-        at_second = shrunk(penalty, nodes[1], k, fma(-half[1], b.imag, b.real)) * inverse[1]
+        at_first = shrunk(penalty, nodes[0], k, fma(share[0], a.imag, a.real)) * inverse[0]
+        at_second = shrunk(penalty, nodes[1], k, fma(share[1], b.imag, b.real)) * inverse[1]
         change = step * (at_first - at_second)
-        first[k] = complex(fma(-to_mean, change, a.real), fma(-to_lag[0], change, a.imag))
-        second[k] = complex(fma(to_mean, change, b.real), fma(to_lag[1], change, b.imag))
+        first[k] = complex(fma(-to_real, change, a.real), fma(-to_imag[0], change, a.imag))
+        second[k] = complex(fma(to_real, change, b.real), fma(to_imag[1], change, b.imag))
 
 
 @kernel
-def center_iterate(parts: AdfsParts, i: int, time: float, out: np.ndarray) -> None:
+def center_iterate(parts: Any, i: int, time: float, out: np.ndarray) -> None:
     """Write θ_i = x_i/σ_i of the block's node i at a time: what it sends its neighbours; ``out`` (d,)."""
     state, constants = parts.state, parts.constants
-    half = 0.5 * decay(parts, i, time)
+    share = share_at(parts, i, time)
     inverse = constants.nodes[i, 0]
     for k in range(out.size):
-        at_center = fma(-half, state.centers[i, k].imag, state.centers[i, k].real)
+        at_center = fma(share, state.centers[i, k].imag, state.centers[i, k].real)
         out[k] = shrunk(constants.penalty, i, k, at_center) * inverse
 
 
 @kernel
-def receive(parts: AdfsParts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
+def receive(parts: Any, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
     """Finish a communication at the block's node i, from its own and its neighbour's θ at that event."""
-    # Both ends compute the same change from the same vectors, and negation is exact: the bits of `exchange`.
-    constants, state = parts.constants, parts.state
-    step, mixing = constants.edges[edge, 0], constants.edges[edge, 1]
+    # Both ends compute the same change from the same vectors, and negation is exact: the bits of `_exchange`.
+    constants = parts.constants
+    step, to_real, to_imag = moves_at(parts, edge, i, time)
     # The difference as at the first end, so that where it is 0 it has the same sign.
     if constants.slot[constants.ends[edge, 0]] == i:
         side, first, second = 1.0, own, other
     else:
         side, first, second = -1.0, other, own
-    to_mean = 0.5 * (1.0 + mixing) * side
-    to_lag = (1.0 - mixing) / state.clocks[i, 0] * side
-    center = state.centers[i]
+    to_real, to_imag = to_real * side, to_imag * side
+    center = parts.state.centers[i]
     for k in range(own.size):
         change = step * (first[k] - second[k])
-        center[k] = complex(fma(-to_mean, change, center[k].real), fma(-to_lag, change, center[k].imag))
+        center[k] = complex(fma(-to_real, change, center[k].real), fma(-to_imag, change, center[k].imag))
 
 
 @kernel
 def run_events(
     parts: Any, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
 ) -> int:
-    """Execute events first … last − 1 by `compute` and `exchange`, of ADFS or of NS-ADFS.
+    """Execute events first … last − 1, of ADFS or of NS-ADFS.
 
     Stop before an event that needs a node of another block, and return its index.
     """
@@ -414,7 +406,7 @@ def run_events(
             edge = actor - n
             if slot[ends[edge, 0]] < 0 or slot[ends[edge, 1]] < 0:
                 return t
-            exchange(parts, edge, times[t])
+            _exchange(parts, edge, times[t])
     return last
 
 

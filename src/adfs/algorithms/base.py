@@ -86,6 +86,13 @@ class Setting(Generic[C_co]):
         """The nodes of the block, shape (k,)."""
         return np.arange(self.network.n_nodes) if self.nodes is None else np.asarray(self.nodes)
 
+    @property
+    def slot(self) -> np.ndarray:
+        """The place of each node in the block, −1 where it is not in it; shape (n,), int32."""
+        slot = np.full(self.network.n_nodes, -1, dtype=np.int32)
+        slot[self.block] = np.arange(self.block.size)
+        return slot
+
 
 class Process(ABC):
     """A run in progress over a block of nodes.
@@ -165,7 +172,8 @@ class EventProcess(Process):
         network, parameters, block = setting.network, setting.parameters, setting.block
         self.message_length = setting.problem.n_features
         self.row_length = float(setting.problem.entries_per_row or self.message_length)
-        self.ends, self.slot = network.ends, block_slots(network, block)
+        self.ends, self.slot = network.ends, setting.slot
+        self.further = np.zeros(1, dtype=np.int64)
         self.schedule: Schedule = SCHEDULES[setting.schedule](
             seed=setting.seed,
             edges=network.ends,
@@ -182,9 +190,11 @@ class EventProcess(Process):
         return int(first if first >= 0 else second)
 
     def count(self, computations: int, exchanges: int) -> None:
-        """Add to the work done; an exchange is a message each way."""
+        """Add to the work done; an exchange is a message each way, and kernels count ``further`` samples."""
         messages = self.work.messages + 2 * exchanges
-        self.work = Work(self.work.computations + computations, messages, messages * self.message_length)
+        computations += self.work.computations + int(self.further[0])
+        self.further[0] = 0
+        self.work = Work(computations, messages, messages * self.message_length)
 
     def run(self, events: Events, first: int, last: int) -> int:
         """Execute events first … last − 1; stop before one with a node of another block; return its index."""
@@ -202,13 +212,6 @@ class EventProcess(Process):
         """Finish that communication at the block's end, from the messages that it sent and received."""
         assert self.kernels is not None, "a process without kernels has its own `incoming`"
         self.kernels.incoming(self.parts, edge, self.end(edge), time, own, message)
-
-
-def block_slots(network: Network, block: np.ndarray) -> np.ndarray:
-    """Return the place of each node in a block, −1 where it is not in it; shape (n,), int32."""
-    slot = np.full(network.n_nodes, -1, dtype=np.int32)
-    slot[block] = np.arange(block.size)
-    return slot
 
 
 class Method(ABC, Generic[P]):
@@ -382,12 +385,9 @@ class Method(ABC, Generic[P]):
 
     def obstacle(self, problem: FiniteSum) -> str:
         """Return why the method cannot run on a problem, as the rest of a sentence; empty if it can."""
-        loss = problem.loss.name
-        if problem.n_features > self.most_features and problem.l1 is None:
-            return (
-                f"forms a matrix of {problem.n_features} × {problem.n_features} numbers here, and takes at "
-                f"most {self.most_features} features"
-            )
+        loss, d, most = problem.loss.name, problem.n_features, self.most_features
+        if d > most and problem.l1 is None:
+            return f"forms a matrix of {d} × {d} numbers here, and takes at most {most} features"
         if not problem.linear and not self.general_terms:
             return "takes linear models (adfs.Problem) and no general terms"
         if problem.n_outputs > 1 and not self.several_outputs:

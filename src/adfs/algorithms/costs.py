@@ -19,11 +19,9 @@ from adfs.theory.parameters import best_split
 if TYPE_CHECKING:
     from adfs.algorithms.base import Method
 
-# The unit of the next four numbers is one multiplication and addition. They were measured on one machine;
+# The unit of the next two numbers is one multiplication and addition. They were measured on one machine;
 # only their order of magnitude matters. A step of ADFS draws a sample and solves a scalar equation.
 _STEP = 120.0
-# A step of ADFS reads each entry of its row twice and writes one.
-_STEP_ENTRY = 3.0
 # A gradient evaluates the loss of each row once, in the order of memory.
 _GRADIENT_ROW = 60.0
 # Products of matrices run this many times as fast as products of vectors.
@@ -110,7 +108,8 @@ UNKNOWN = Cost(math.inf, math.inf, math.inf, math.inf)
 
 
 def _step(facts: Facts) -> float:
-    return facts.n_outputs * (_STEP_ENTRY * facts.row_entries + _STEP)
+    # It reads each entry of its row twice and writes one.
+    return facts.n_outputs * (3.0 * facts.row_entries + _STEP)
 
 
 def gradient_work(facts: Facts) -> float:
@@ -142,20 +141,32 @@ def inverse_rate(samples: float, links: float, kappa: float, delay: float) -> tu
     return samples / math.sqrt(split), math.sqrt(links * (1.0 + kappa / (1.0 - split)))
 
 
-def dual_gain(parts: Callable[[Facts], tuple[float, float]], facts: Facts) -> float:
-    """Return 1/ρ with the curvature near the optimum over 1/ρ with its bound, from the two parts of 1/ρ.
-
-    Parameters are for the bound. Where losses are flatter, the dual is more strongly convex, and runs take
-    about as long as with parameters for that.
-    """
-    return sum(parts(facts.near_optimum)) / sum(parts(facts))
-
-
 def dual_cost(facts: Facts, position: float, computations: float, messages: float = 0.0) -> Cost:
     """Return the cost of a dual method, which finds an unpenalised intercept in several rounds."""
     rounds = INTERCEPT_ROUNDS if facts.intercept else 1.0
     passes = computations / facts.n_samples
     return Cost(position, rounds * passes, rounds * computations, rounds * messages)
+
+
+def split_cost(
+    facts: Facts,
+    factor: float,
+    parts: Callable[[Facts], tuple[float, float]],
+    n_nodes: int = 1,
+    n_edges: int = 1,
+) -> Cost:
+    """Return the cost of ``factor``/ρ steps of samples and of exchanges, for smooth losses.
+
+    ``parts`` are the two parts of 1/ρ; so many nodes act in a step of samples, so many edges in an exchange.
+    """
+    if not facts.smooth:
+        return UNKNOWN
+    samples, exchanges = parts(facts)
+    # Parameters are for the bound of the curvature. Where losses are flatter, the dual is more strongly
+    # convex, and runs take about as long as with parameters for that.
+    factor *= sum(parts(facts.near_optimum)) / (samples + exchanges)
+    computations, messages = factor * samples * n_nodes, factor * exchanges * 2.0 * n_edges
+    return dual_cost(facts, factor * (samples + exchanges), computations, messages)
 
 
 def predicted_cost(method: Method, facts: Facts, network: Network, tol: float, tau: float) -> Cost:

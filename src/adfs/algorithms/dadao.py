@@ -10,22 +10,23 @@ import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, Setting, Source, without_tau
 from adfs.algorithms.costs import EventEffort
-from adfs.algorithms.method_kernels import EventKernels, add_row, register_kernels, row_margin
+from adfs.algorithms.method_kernels import (
+    EventKernels,
+    add_gradient,
+    exchange_messages,
+    register_kernels,
+)
 from adfs.algorithms.opapc import summarize_gossip
 from adfs.compilation import kernel
 from adfs.errors import InputError
 from adfs.network import Network, phases
 from adfs.problem import Samples
-from adfs.problem.losses import derivative
-from adfs.problem.samples import label_at
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import node_smoothness
 from adfs.theory.records import ParameterRecord, shown
 
 # The variables of a node. The last four are divided by ν, so that all of them have the units of θ.
 _X, _X_TILDE, _Y, _Y_TILDE, _Z, _Z_TILDE = range(6)
-_TERMS = 12  # of the exponential of a matrix of norm below the next number: the rest is below rounding
-_NORM = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +98,10 @@ class DadaoParts(NamedTuple):
         The largest sum of absolute entries of its rows.
     ends, slot : (|E|, 2), (n,)
         The nodes of each edge, and their places in the block.
-    room, gradient : (3, 6, 6), (d,)
+    room, messages : (3, 6, 6), (2, d)
         Working memory.
-    computed : (1,)
-        The samples processed since it was last read.
+    further : (1,)
+        Counts the samples of a computation after the first.
     """
 
     samples: Samples
@@ -112,8 +113,8 @@ class DadaoParts(NamedTuple):
     slot: np.ndarray
     state: DadaoState
     room: np.ndarray
-    gradient: np.ndarray
-    computed: np.ndarray
+    messages: np.ndarray
+    further: np.ndarray
 
 
 @kernel
@@ -135,24 +136,23 @@ def _bring(parts: DadaoParts, i: int, time: float) -> None:
     if elapsed <= 0.0:
         return
     parts.state.time[i] = time
-    # The exponential by its series for a short time, which is then doubled.
-    doublings = 0
-    while parts.norm * elapsed > _NORM:
+    # The exponential by its series for a short time, which is then doubled. At norms up to a quarter, what
+    # comes after 12 terms is below rounding.
+    terms, largest_norm, doublings = 12, 0.25, 0
+    while parts.norm * elapsed > largest_norm:
         elapsed *= 0.5
         doublings += 1
     for a in range(6):
         for b in range(6):
             found[a, b] = 1.0 if a == b else 0.0
-    for term in range(_TERMS, 0, -1):
+    for term in range(terms, 0, -1):
         _multiply(parts.generator, found, product)
         for a in range(6):
             for b in range(6):
                 found[a, b] = product[a, b] * (elapsed / term) + (1.0 if a == b else 0.0)
     for _ in range(doublings):
         _multiply(found, found, product)
-        for a in range(6):
-            for b in range(6):
-                found[a, b] = product[a, b]
+        found, product = product, found
     # All coordinates of the node have the same flow.
     before = parts.room[2, 0]
     for k in range(vectors.shape[2]):
@@ -175,20 +175,18 @@ def _bring_all(parts: DadaoParts, time: float) -> None:
 def _compute(parts: DadaoParts, i: int, time: float) -> None:
     """Let node i jump along its gradient at x."""
     _bring(parts, i, time)
-    samples, gradient, vectors = parts.samples, parts.gradient, parts.state.vectors
+    samples, gradient, vectors = parts.samples, parts.messages[0], parts.state.vectors
     jumps = parts.constants
     nu, of_x, of_x_tilde, of_y_tilde = jumps[0], jumps[1], jumps[2], jumps[3]
     x = vectors[i, _X]
     for k in range(x.size):
         gradient[k] = (parts.sigma[i] - nu) * x[k] - nu * vectors[i, _Y_TILDE, k]
-    for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
-        slope = derivative(samples.loss, row_margin(samples.rows, j, x), label_at(samples.y, j))
-        add_row(samples.rows, j, samples.weights[j] * slope, gradient)
+    add_gradient(samples, i, x, gradient)
     for k in range(x.size):
         vectors[i, _X, k] -= of_x * gradient[k]
         vectors[i, _X_TILDE, k] -= of_x_tilde * gradient[k]
         vectors[i, _Y_TILDE, k] += of_y_tilde * gradient[k]
-    parts.computed[0] += samples.node_starts[i + 1] - samples.node_starts[i]
+    parts.further[0] += samples.node_starts[i + 1] - samples.node_starts[i] - 1
 
 
 @kernel
@@ -214,27 +212,13 @@ def _run(
     parts: DadaoParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
 ) -> int:
     """Execute events first … last − 1; stop before one with a node of another block, and return its index."""
-    n, vectors = parts.slot.size, parts.state.vectors
+    n = parts.slot.size
     for t in range(first, last):
         if actors[t] < n:
             _compute(parts, parts.slot[actors[t]], times[t])
-            continue
-        edge = actors[t] - n
-        i = parts.slot[parts.ends[edge, 0]]
-        j = parts.slot[parts.ends[edge, 1]]
         # The other end is in another process: the runtime does this event by messages.
-        if i < 0 or j < 0:
+        elif not exchange_messages(parts, actors[t] - n, times[t]):
             return t
-        _bring(parts, i, times[t])
-        _bring(parts, j, times[t])
-        for k in range(vectors.shape[2]):
-            # The operations are those of `_outgoing` and `_incoming`: the bits are the same
-            # wherever the two ends are.
-            half = 0.5 * ((vectors[i, _Y, k] + vectors[i, _Z, k]) - (vectors[j, _Y, k] + vectors[j, _Z, k]))
-            vectors[i, _Z, k] -= parts.constants[4] * half
-            vectors[i, _Z_TILDE, k] -= parts.constants[5] * half
-            vectors[j, _Z, k] += parts.constants[4] * half
-            vectors[j, _Z_TILDE, k] += parts.constants[5] * half
     return last
 
 
@@ -255,16 +239,10 @@ class DadaoProcess(EventProcess):
         of_gradient = (0.25 / p.smoothness, 0.25 * q / nu, (1.0 + 0.25 * q) / nu)
         constants = np.array([nu, *of_gradient, 0.5, 2.0 * p.inverse_gap / q])
         norm = float(np.abs(generator).sum(axis=1).max())
-        self._computed = np.zeros(1, dtype=np.int64)
         self.parts = DadaoParts(
             *(problem.samples, problem.sigma, constants, generator, norm, self.ends, self.slot, self.state),
-            *(np.empty((3, 6, 6)), np.empty(d), self._computed),
+            *(np.empty((3, 6, 6)), np.empty((2, d)), self.further),
         )
-
-    def count(self, computations: int, exchanges: int) -> None:
-        # A computation of the schedule goes through all samples of its node.
-        super().count(int(self._computed[0]), exchanges)
-        self._computed[0] = 0
 
     def primal(self, read: str = "x") -> np.ndarray:
         # On a copy: reading the iterate does not change the run.

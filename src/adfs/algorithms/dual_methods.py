@@ -12,7 +12,7 @@ from adfs.algorithms.base import EventProcess, Method, Options, Setting, without
 from adfs.algorithms.chebyshev import chebyshev_gossip
 from adfs.algorithms.costs import Cost, EventEffort, RoundEffort
 from adfs.algorithms.dual_gradient import DualSolver, dual_gradient, dual_gradients, make_solver
-from adfs.algorithms.method_kernels import EventKernels, register_kernels
+from adfs.algorithms.method_kernels import EventKernels, exchange_messages, register_kernels
 from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network
@@ -124,7 +124,7 @@ class EsdacdParts(NamedTuple):
 
     ``log_decay`` is log λ, ``mean_step`` and ``momentum_step`` the steps of x and of v for each edge,
     ``ends`` its two nodes, ``slot`` the place of each node in the block (−1 when it lives elsewhere).
-    ``computed`` (1,) counts the samples since it was last read.
+    ``messages`` (2, d) is working memory, ``further`` (1,) counts the samples.
     """
 
     samples: Samples
@@ -136,21 +136,8 @@ class EsdacdParts(NamedTuple):
     slot: np.ndarray
     state: EsdacdState
     solver: DualSolver
-    computed: np.ndarray
-
-
-@kernel
-def _finish(
-    parts: EsdacdParts, edge: int, i: int, sign: float, first: np.ndarray, second: np.ndarray
-) -> None:
-    """Move node i, the first end of an edge (``sign`` 1) or its second (−1), by the difference of the two."""
-    state = parts.state
-    # The steps of x and v, written for their mean and their lag.
-    of_x, of_v = parts.mean_step[edge], parts.momentum_step[edge]
-    for k in range(first.size):
-        change = sign * (first[k] - second[k])
-        state.mean[i, k] -= 0.5 * (of_x + of_v) * change
-        state.lag[i, k] -= (of_v - of_x) * change
+    messages: np.ndarray
+    further: np.ndarray
 
 
 @kernel
@@ -164,7 +151,7 @@ def _solve(parts: EsdacdParts, i: int, time: float) -> None:
         state.lag[i, k] *= factor
         parts.solver.wanted[i, k] = state.mean[i, k] - 0.5 * state.lag[i, k]
     dual_gradient(parts.samples, parts.sigma, parts.solver, i)
-    parts.computed[0] += parts.samples.node_starts[i + 1] - parts.samples.node_starts[i]
+    parts.further[0] += parts.samples.node_starts[i + 1] - parts.samples.node_starts[i]
 
 
 @kernel
@@ -172,20 +159,10 @@ def _run(
     parts: EsdacdParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
 ) -> int:
     """Execute events first … last − 1; stop before one with a node of another block, and return its index."""
-    theta = parts.solver.theta
-    n = parts.slot.size
     for t in range(first, last):
         # Every event is a communication: the schedule has no computations.
-        edge = actors[t] - n
-        i = parts.slot[parts.ends[edge, 0]]
-        j = parts.slot[parts.ends[edge, 1]]
-        if i < 0 or j < 0:
+        if not exchange_messages(parts, actors[t] - parts.slot.size, times[t]):
             return t
-        # Both dual gradients first, from the same state, then both moves.
-        _solve(parts, i, times[t])
-        _solve(parts, j, times[t])
-        _finish(parts, edge, i, 1.0, theta[i], theta[j])
-        _finish(parts, edge, j, -1.0, theta[i], theta[j])
     return last
 
 
@@ -200,10 +177,13 @@ def _outgoing(parts: EsdacdParts, i: int, time: float, out: np.ndarray) -> None:
 @kernel
 def _incoming(parts: EsdacdParts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
     """Finish an event at the block's node i, from the dual gradients of both ends."""
-    if parts.slot[parts.ends[edge, 0]] == i:
-        _finish(parts, edge, i, 1.0, own, other)
-    else:
-        _finish(parts, edge, i, -1.0, other, own)
+    state = parts.state
+    # The steps of x and v, written for their mean and their lag.
+    of_x, of_v = parts.mean_step[edge], parts.momentum_step[edge]
+    for k in range(own.size):
+        change = own[k] - other[k]
+        state.mean[i, k] -= 0.5 * (of_x + of_v) * change
+        state.lag[i, k] -= (of_v - of_x) * change
 
 
 class EsdacdProcess(EventProcess):
@@ -219,17 +199,11 @@ class EsdacdProcess(EventProcess):
         k, d = problem.n_nodes, problem.n_features
         self.state = EsdacdState(np.zeros((k, d)), np.zeros((k, d)), np.zeros(k))
         self.solver = make_solver(problem)
-        self._computed = np.zeros(1, dtype=np.int64)
         steps = (parameters.mean_step, parameters.momentum_step)
         constants = (parameters.log_decay, *steps, self.ends, self.slot)
-        self.parts = EsdacdParts(
-            problem.samples, problem.sigma, *constants, self.state, self.solver, self._computed
-        )
-
-    def count(self, computations: int, exchanges: int) -> None:
         # The schedule has no computations of its own: an end of an exchange goes through all its samples.
-        super().count(computations + int(self._computed[0]), exchanges)
-        self._computed[0] = 0
+        memory = (np.empty((2, d)), self.further)
+        self.parts = EsdacdParts(problem.samples, problem.sigma, *constants, self.state, self.solver, *memory)
 
     def primal(self, read: str = "x") -> np.ndarray:
         side = -0.5 if read == "x" else 0.5

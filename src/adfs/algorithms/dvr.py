@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Method, Setting, Source, without_tau
+from adfs.algorithms.base import Setting, Source, without_tau
 from adfs.algorithms.costs import RoundEffort
 from adfs.algorithms.method_kernels import (
     RoundKernels,
@@ -19,7 +19,7 @@ from adfs.algorithms.method_kernels import (
     row_margin,
 )
 from adfs.algorithms.opapc import summarize_gossip
-from adfs.algorithms.round_process import RoundProcess, RoundWindow, round_draws
+from adfs.algorithms.round_process import RoundProcess, RoundWindow, SampleRounds, round_draws
 from adfs.compilation import kernel
 from adfs.network import Network, second_eigenpair
 from adfs.problem import Samples
@@ -199,15 +199,11 @@ class DvrProcess(RoundProcess):
         step, catalyst = p.step / p.p_comm, (p.added, p.inner, p.momentum)
         self.parts = DvrParts(self.samples, sigma, share, step, *catalyst, window, self.state)
 
-    def count(self, rounds: int, products: int) -> None:
-        # A round has either samples or a product.
-        super().count(rounds - products, products)
-
     def primal(self, read: str = "x") -> np.ndarray:
         return self.state.theta.copy()
 
 
-class Dvr(Method[DvrParameters]):
+class Dvr(SampleRounds[DvrParameters]):
     """DVR: variance-reduced gradients of single samples, without a prox.
 
     Problem
@@ -232,7 +228,6 @@ class Dvr(Method[DvrParameters]):
     label = "DVR"
     needs_network = True
     observed_factor = 0.4
-    kind = "rounds"
     baseline = True
 
     record, process = DvrParameters, DvrProcess
@@ -245,10 +240,5 @@ class Dvr(Method[DvrParameters]):
     )
 
     def effort(self, parameters: DvrParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
-        each, first = (sizes.n_active > 0).astype(np.int64), sizes.n_samples
-        return RoundEffort(each, gossip_probability=parameters.p_comm, at_start=first)
-
-    def position_of(self, parameters: DvrParameters, sizes: NodeSizes, passes: float) -> float:
-        # Only rounds of samples count, each with one sample at every node that has any.
-        a_round = (1.0 - parameters.p_comm) * float(np.count_nonzero(sizes.n_active > 0))
-        return float(passes * sizes.n_samples.sum() / a_round)
+        # The first gradient is a pass.
+        return replace(super().effort(parameters, sizes, network), at_start=sizes.n_samples)

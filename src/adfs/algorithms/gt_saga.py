@@ -13,8 +13,7 @@ from adfs.algorithms.base import Setting, Source, without_tau
 from adfs.algorithms.chebyshev import chebyshev_coefficients
 from adfs.algorithms.method_kernels import RoundKernels, add_row, register_kernels, row_margin
 from adfs.algorithms.opapc import summarize_gossip
-from adfs.algorithms.round_process import RoundProcess, RoundWindow, round_draws
-from adfs.algorithms.saga import SampleRounds
+from adfs.algorithms.round_process import RoundProcess, RoundWindow, SampleRounds, round_draws
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
@@ -178,7 +177,9 @@ class GtSaga(SampleRounds[GtSagaParameters]):
 
     name = "gt-saga"
     label = "GT-SAGA"
+    needs_network = True
     observed_factor = 0.12
+    baseline = True
 
     record, process = GtSagaParameters, GtSagaProcess
     choices = without_tau(

@@ -26,7 +26,6 @@ from adfs.theory import Facts, NoParameters
 
 _SHARE = 0.995  # of the way to the first bound that a step meets
 _SHORTEST, _SMALLEST = 1e-10, 1e-200  # steps and distances below which only rounding is left
-_PASSES = 6  # over the rows per round, besides the products of the Hessian
 _BEGUN, _EXHAUSTED = range(2)
 
 
@@ -146,6 +145,7 @@ class InteriorPointProcess(HessianRounds):
     """
 
     certify_iterate = True
+    passes_per_round = 6  # over the rows, besides the products of the Hessian
 
     def __init__(self, setting: Setting[NoParameters]) -> None:
         super().__init__(setting)
@@ -257,7 +257,8 @@ class InteriorPointProcess(HessianRounds):
         size = _SHARE * self._longest(gossip, at, direction)
         after = at.along(direction, size)
         smallest = gossip.least(min(float(part.min(where=present, initial=np.inf)) for part in after))
-        self.work = self.work._replace(computations=self.work.computations + _PASSES * self.problem.n_samples)
+        computations = self.work.computations + self.passes_per_round * self.problem.n_samples
+        self.work = self.work._replace(computations=computations)
         if not (size > _SHORTEST and smallest > _SMALLEST and np.isfinite(turn).all()):
             self.state[_EXHAUSTED] = 1.0
             return
@@ -303,7 +304,7 @@ class InteriorPoint(HessianMethod):
 
     # The sums are those of the matrix, two solutions and two step lengths.
     sums_per_round = 5
-    passes_per_round = _PASSES
+    passes_per_round = InteriorPointProcess.passes_per_round
     # A pass goes once through the d entries of a row.
     effort_per_pass = 0.5
 

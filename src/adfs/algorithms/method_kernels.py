@@ -213,18 +213,23 @@ def add_row(rows: Rows, j: SupportsIndex, factor: float, out: np.ndarray) -> Non
         out[row_column(rows, j, k)] += factor * row_entry(rows, j, k)
 
 
+@inlined
+def add_gradient(samples: Samples, i: int, theta: np.ndarray, out: np.ndarray) -> None:
+    """Add Σ_j w_ij ℓ'(x_ijᵀθ) x_ij of node i to a vector, sample after sample; both (d,)."""
+    for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
+        # The slope of the loss times the row is the sample's part of the gradient.
+        margin = row_margin(samples.rows, j, theta)
+        pull = samples.weights[j] * derivative(samples.loss, margin, label_at(samples.y, j))
+        add_row(samples.rows, j, pull, out)
+
+
 @kernel
 def node_gradients(samples: Samples, sigma: np.ndarray, theta: np.ndarray, out: np.ndarray) -> None:
     """Write ∇f_i(θ_i) = Σ_j w_ij ℓ'(x_ijᵀθ_i) x_ij + σ_iθ_i for each node, ``theta`` and ``out`` (k, d)."""
-    rows, node_starts = samples.rows, samples.node_starts
     for i in range(out.shape[0]):
         for k in range(out.shape[1]):
             out[i, k] = sigma[i] * theta[i, k]
-        for j in range(node_starts[i], node_starts[i + 1]):
-            # The slope of the loss times the row is the sample's part of the gradient.
-            margin = row_margin(rows, j, theta[i])
-            pull = samples.weights[j] * derivative(samples.loss, margin, label_at(samples.y, j))
-            add_row(rows, j, pull, out[i])
+        add_gradient(samples, i, theta[i], out[i])
 
 
 @inlined
@@ -233,6 +238,25 @@ def prox_slope(loss: Loss, beta: float, target: float, step: float, b: Label, st
     # Moreau: the slope is the dual prox at the same point, with the inverse step.
     h = 1.0 / (step + 1.0 / beta)
     return dual_prox(loss, target * h, h, b, start)
+
+
+@inlined
+def exchange_messages(parts: Any, edge: int, time: float) -> bool:
+    """Do an exchange of two nodes by their messages; return whether both are in this block.
+
+    The parts have ``ends`` and ``slot`` as a process has them, and room for two ``messages`` (2, d).
+    """
+    i = parts.slot[parts.ends[edge, 0]]
+    j = parts.slot[parts.ends[edge, 1]]
+    if i < 0 or j < 0:
+        return False
+    first, second = parts.messages[0], parts.messages[1]
+    # Both messages first, from the same state, as if the nodes were in different processes.
+    fill_message(parts, i, time, first)
+    fill_message(parts, j, time, second)
+    take_message(parts, edge, i, time, first, second)
+    take_message(parts, edge, j, time, second, first)
+    return True
 
 
 @inlined

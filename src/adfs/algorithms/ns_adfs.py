@@ -12,13 +12,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adfs.algorithms.adfs import AdfsProcess, CenterProcess
-from adfs.algorithms.adfs_kernels import center_products, compute, exchange, move_center, run_events
+from adfs.algorithms.adfs_kernels import (
+    center_iterate,
+    center_products,
+    compute,
+    move_center,
+    moves_at,
+    receive,
+    run_events,
+    share_at,
+)
 from adfs.algorithms.base import EventProcess, Method, Setting
 from adfs.algorithms.costs import Cost, dual_cost, network_links
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
-from adfs.compilation import fma, inlined, kernel, overloads
+from adfs.compilation import inlined, overloads
 from adfs.network import Network
 from adfs.problem import Loss, Samples
+from adfs.problem.gaps import Penalty
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.samples import kind_of, label_at
 from adfs.theory import Facts, NonSmoothParameters, Parameters
@@ -45,6 +55,7 @@ class NsConstants(NamedTuple):
     edges: np.ndarray
     ends: np.ndarray
     slot: np.ndarray
+    penalty: Penalty
 
 
 @inlined
@@ -84,75 +95,31 @@ def _compute(parts: NsParts, i: np.uint64, j: np.uint64, time: float) -> None:
     move_center(rows, j, center, np.uint64(0), change, to_u)
 
 
-def _exchange(parts: NsParts, edge: int, time: float) -> None:
-    constants, state = parts.constants, parts.state
-    i = constants.slot[constants.ends[edge, 0]]
-    j = constants.slot[constants.ends[edge, 1]]
-    # The difference of the two ends at y moves both of them, in opposite directions.
+# Exchanges are those of ADFS with these numbers: the ends exchange y = v + u/A_{t+1}, v jumps by the
+# difference and u by (a_{t+1}R/p − A_{t+1}) times it.
+
+
+def _share(parts: NsParts, i: int, time: float) -> float:
+    return 1.0 / _coefficients(parts.constants, time)[1]
+
+
+def _moves(parts: NsParts, edge: int, i: int, time: float) -> tuple[float, float, float]:
+    constants = parts.constants
     increment, weight_after = _coefficients(constants, time)
-    share = 1.0 / weight_after
-    inverse = (constants.nodes[i, 0], constants.nodes[j, 0])
-    step = increment * constants.edges[edge, 0]
-    ratio = increment * constants.edges[edge, 1] - weight_after
-    _exchange_vectors(state.centers[i], state.centers[j], share, inverse, step, ratio)
-
-
-@kernel
-def _exchange_vectors(
-    first: np.ndarray,
-    second: np.ndarray,
-    share: float,
-    inverse: tuple[float, float],
-    step: float,
-    ratio: float,
-) -> None:
-    """Move two centres; a function of its own, whose loop LLVM turns into vector instructions."""
-    # Products and sums in one rounding each (fma), as `ns_outgoing` and `ns_receive` do them.
-    for k in range(first.size):
-        a = first[k]
-        b = second[k]
-        change = step * (fma(share, a.imag, a.real) * inverse[0] - fma(share, b.imag, b.real) * inverse[1])
-        first[k] = complex(a.real - change, fma(-ratio, change, a.imag))
-        second[k] = complex(b.real + change, fma(ratio, change, b.imag))
+    to_u = increment * constants.edges[edge, 1] - weight_after
+    return increment * constants.edges[edge, 0], 1.0, to_u
 
 
 overloads(compute)(lambda parts, i, j, time: _compute if kind_of(parts) is NsParts else None)
-overloads(exchange)(lambda parts, edge, time: _exchange if kind_of(parts) is NsParts else None)
-
-
-@kernel
-def ns_outgoing(parts: NsParts, i: int, time: float, out: np.ndarray) -> None:
-    """Write y_i/σ_i of the block's node i at an event: what it sends its neighbours; ``out`` (d,)."""
-    constants, state = parts.constants, parts.state
-    share = 1.0 / _coefficients(constants, time)[1]
-    for k in range(out.size):
-        pair = state.centers[i, k]
-        out[k] = fma(share, pair.imag, pair.real) * constants.nodes[i, 0]
-
-
-@kernel
-def ns_receive(parts: NsParts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
-    """Finish a communication at the block's node i, from what it sent and what it received."""
-    constants = parts.constants
-    increment, weight_after = _coefficients(constants, time)
-    step = increment * constants.edges[edge, 0]
-    ratio = increment * constants.edges[edge, 1] - weight_after
-    # The difference as at the first end, so that where it is 0 it has the same sign.
-    if constants.slot[constants.ends[edge, 0]] == i:
-        side, first, second = 1.0, own, other
-    else:
-        side, first, second = -1.0, other, own
-    center = parts.state.centers[i]
-    for k in range(own.size):
-        change = step * (first[k] - second[k])
-        center[k] = complex(center[k].real - side * change, fma(-side * ratio, change, center[k].imag))
+overloads(share_at)(lambda parts, i, time: _share if kind_of(parts) is NsParts else None)
+overloads(moves_at)(lambda parts, edge, i, time: _moves if kind_of(parts) is NsParts else None)
 
 
 class NsAdfsProcess(CenterProcess, EventProcess):
     """NS-ADFS in progress over a block of nodes."""
 
     parts: NsParts
-    kernels = register_kernels(NsParts, EventKernels(run_events, ns_outgoing, ns_receive))
+    kernels = register_kernels(NsParts, EventKernels(run_events, center_iterate, receive))
 
     def __init__(self, setting: Setting[NonSmoothParameters]) -> None:
         problem, parameters, block = setting.problem, setting.parameters, setting.block
@@ -171,6 +138,7 @@ class NsAdfsProcess(CenterProcess, EventProcess):
             edges=np.stack([parameters.edge_weights, parameters.edge_resistance], axis=1) / chances,
             ends=self.ends,
             slot=self.slot,
+            penalty=problem.penalty,
         )
         centers = np.zeros((problem.n_nodes, problem.n_features), np.complex128)
         self.state = NsState(centers, np.zeros(problem.n_samples, np.complex128))

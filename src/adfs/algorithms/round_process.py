@@ -11,14 +11,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from adfs.algorithms.base import Process, Setting, Work
+from adfs.algorithms.base import Method, P, Process, Setting, Work
+from adfs.algorithms.costs import RoundEffort
 from adfs.algorithms.method_kernels import Parts, RoundKernels, go_on, run_rounds
 from adfs.compilation import compiled, kernel
+from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.problem.evaluation import inner_product
 from adfs.problem.samples import SparseRows
 from adfs.schedule import AliasTables
 from adfs.schedule.sampling import Domain, draw_pairs, draw_sample, philox
+from adfs.theory import NodeSizes
 
 _LOW = np.uint64(0xFFFFFFFF)
 _11, _32 = np.uint64(11), np.uint64(32)
@@ -68,11 +71,14 @@ class RoundProcess(Process):
         (k, d) of the values that the kernels write.
     messages_per_product, samples_per_round : int
         The messages of the block's nodes in one product or sum, and the samples that they process in a round.
+    either : bool
+        Whether a round has either samples or a product.
     """
 
     kernels: ClassVar[RoundKernels | None] = None
     parts: Parts = ()
     sums: ClassVar[bool] = False
+    either: bool = False
 
     def __init__(self, setting: Setting, gossip_matrix: sp.csr_array | None = None) -> None:
         self.problem, self.samples = setting.problem, setting.problem.samples
@@ -90,7 +96,8 @@ class RoundProcess(Process):
 
     def count(self, rounds: int, products: int) -> None:
         """Add to the work done."""
-        computations = self.work.computations + rounds * self.samples_per_round
+        with_samples = rounds - products if self.either else rounds
+        computations = self.work.computations + with_samples * self.samples_per_round
         messages = self.work.messages + products * self.messages_per_product
         self.work = Work(computations, messages, messages * self.message_shape[1])
 
@@ -105,6 +112,7 @@ class RoundProcess(Process):
         """Return the draws of a sample per round and node, by weights of the rows (N,), 0 for never."""
         tables = AliasTables.build(weights, self.problem.node_starts, node_ids=setting.block)
         self.samples_per_round = int(np.count_nonzero(tables.drawable))
+        self.either = p_gossip > 0.0
         return round_window(setting.seed, tables, p_gossip)
 
     def round(self, gossip: Gossip) -> None:
@@ -300,3 +308,23 @@ def round_window(seed: int, tables: AliasTables, p_gossip: float = 0.0) -> Round
         counters=np.zeros(max(draws, rounds), dtype=np.uint64),
         bits=np.zeros(max(draws, rounds), dtype=np.uint64),
     )
+
+
+class SampleRounds(Method[P]):
+    """A method in whose rounds every node that has samples goes through one of them.
+
+    With a ``p_comm`` in the constants, all nodes share a coin: a round has either samples or gossip.
+    """
+
+    kind: ClassVar[str] = "rounds"
+
+    def position_of(self, parameters: P, sizes: NodeSizes, passes: float) -> float:
+        # Only rounds of samples count, each with one sample at every node that has any.
+        with_samples = 1.0 - getattr(parameters, "p_comm", 0.0)
+        a_round = with_samples * float(np.count_nonzero(sizes.n_active > 0))
+        return passes * float(sizes.n_samples.sum()) / a_round
+
+    def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> RoundEffort:
+        p_comm = getattr(parameters, "p_comm", None)
+        each = (sizes.n_active > 0).astype(np.int64)
+        return RoundEffort(each, gossip_first=p_comm is None, gossip_probability=p_comm)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.adfs_kernels import SMALLEST_SCALE, center_products, move_center
-from adfs.algorithms.base import EventProcess, Method, Options, P, Setting, Work, without_tau
-from adfs.algorithms.costs import EventEffort, RoundEffort
+from adfs.algorithms.base import EventProcess, Method, Options, Setting, Work, without_tau
+from adfs.algorithms.costs import EventEffort
 from adfs.algorithms.method_kernels import (
     RoundKernels,
     add_row,
@@ -21,7 +21,7 @@ from adfs.algorithms.method_kernels import (
     prox_slope,
     register_kernels,
 )
-from adfs.algorithms.round_process import RoundProcess, RoundWindow, round_draws
+from adfs.algorithms.round_process import RoundProcess, RoundWindow, SampleRounds, round_draws
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import Samples
@@ -234,18 +234,14 @@ def _dsba_end(parts: DsbaParts, t: int, mixed: np.ndarray) -> int:
         row = state.last_row[i]
         if row >= 0:
             add_row(rows, row, step * (m - 1.0) * state.last_change[i], psi)
+        state.last_row[i] = -1
         # Nodes without samples draw none.
-        j = np.int64(-1)
         if draw < drawn_up_to and window.nodes[draw] == i:
             j = window.samples[draw]
             draw += 1
-        change = 0.0
-        if j >= 0:
             known = state.table[j]
             start, stop = row_span(rows, j)
-            along = 0.0
-            guess = 0.0
-            norm = 0.0
+            along, guess, norm = 0.0, 0.0, 0.0
             for k in range(start, stop):
                 entry = row_entry(rows, j, k)
                 column = row_column(rows, j, k)
@@ -259,12 +255,12 @@ def _dsba_end(parts: DsbaParts, t: int, mixed: np.ndarray) -> int:
             change = weights[j] * found - known
             state.table[j] = known + change
             add_row(rows, j, -(step * m * change), psi)
+            state.last_row[i] = j
+            state.last_change[i] = change
         # The ℓ2 term is part of the prox: it shrinks the whole iterate.
         for k in range(d):
             state.before[i, k] = state.now[i, k]
             state.now[i, k] = psi[k] * shrink
-        state.last_row[i] = j
-        state.last_change[i] = change
     return t + 1
 
 
@@ -295,20 +291,6 @@ class DsbaProcess(RoundProcess):
         return self.state.now.copy()
 
 
-class SampleRounds(Method[P]):
-    """A method in which every node that has samples goes through one of them per round, after gossip."""
-
-    needs_network = True
-    kind = "rounds"
-    baseline = True
-
-    def position_of(self, parameters: P, sizes: NodeSizes, passes: float) -> float:
-        return passes * float(sizes.n_samples.sum()) / float(np.count_nonzero(sizes.n_active > 0))
-
-    def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> RoundEffort:
-        return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_first=True)
-
-
 class Dsba(SampleRounds[DsbaParameters]):
     """DSBA: variance-reduced stochastic backward steps with gossip.
 
@@ -329,7 +311,9 @@ class Dsba(SampleRounds[DsbaParameters]):
 
     name = "dsba"
     label = "DSBA"
+    needs_network = True
     observed_factor = 0.12
+    baseline = True
     options = ("step_factor",)
 
     record, process = DsbaParameters, DsbaProcess

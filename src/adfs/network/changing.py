@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -76,14 +75,10 @@ def phases(network: Network) -> tuple[Network, ...]:
     """
     if network.faults is None or not network.changes:
         return (network,)
-    part = partial(_with_shares, network)
-    graphs = [part(row.astype(np.float64)) for row in network.faults.present]
-    if any(components(each.n_nodes, each.edges)[0] > 1 for each in graphs):
-        graphs = [part(network.faults.present.mean(axis=0))]
+    n, edges, weights = network.n_nodes, network.edges, network.weights
+    shares: np.ndarray = network.faults.present
+    if any(components(n, edges[kept])[0] > 1 for kept in shares):
+        shares = shares.mean(axis=0, keepdims=True)
+    # Edges whose share is 0 are left out.
+    graphs = [GraphArrays(n, edges[s > 0], (weights * s)[s > 0], None) for s in shares]
     return tuple(map(Network.from_arrays, graphs))
-
-
-def _with_shares(network: Network, share: np.ndarray) -> GraphArrays:
-    """Return a network with a share (|E|,) of each edge's weight, and without edges whose share is 0."""
-    kept = share > 0.0
-    return GraphArrays(network.n_nodes, network.edges[kept], (network.weights * share)[kept], None)

@@ -51,8 +51,6 @@ _LOW = np.uint64(0xFFFFFFFF)
 _1, _32 = np.uint64(1), np.uint64(32)
 _MULTIPLIER_0 = np.uint64(0xD2511F53)
 _MULTIPLIER_1 = np.uint64(0xCD9E8D57)
-#: Bits of a threshold in a table of rows; the error of a row's probability is at most 2**-32 of the mean one.
-_ROW_BITS = 32
 
 Word = np.uint64
 Words = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
@@ -254,6 +252,8 @@ def _build_rows(
     weights: NDArray[np.float64], node_starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """Return one table per node, packed as in `AliasTables`, and which nodes have a positive weight."""
+    # A threshold is half of an entry: the error of a row's probability is at most 2**-32 of the mean one.
+    bits = 32
     packed = np.zeros(weights.shape[0], np.uint64)
     drawable = np.empty(node_starts.shape[0] - 1, np.bool_)
     longest = 0
@@ -265,9 +265,9 @@ def _build_rows(
     stack = np.empty(longest, np.int32)
     for k in range(drawable.shape[0]):
         first, m = node_starts[k], node_starts[k + 1] - node_starts[k]
-        drawable[k] = _integer_masses(weights[first : first + m], _ROW_BITS, mass[:m])
+        drawable[k] = _integer_masses(weights[first : first + m], bits, mass[:m])
         if drawable[k]:
-            _vose(mass[:m], _ROW_BITS, stack[:m], threshold[:m], alias[:m])
+            _vose(mass[:m], bits, stack[:m], threshold[:m], alias[:m])
             for i in range(m):
                 packed[first + i] = (np.uint64(threshold[i]) << _32) | np.uint64(alias[i])
     return packed, drawable

@@ -17,6 +17,7 @@ from scipy.linalg import eigh_tridiagonal
 
 from adfs.errors import InputError
 from adfs.network import ChebyshevCoefficients, Network, second_eigenpair
+from adfs.network.spectrum import MISSED
 from adfs.theory.problem_summary import NodeSummary, Source, summarize_on
 from adfs.theory.records import ParameterRecord, edge_roots, inverse_sigma, shown
 from adfs.threads import single_threaded
@@ -340,7 +341,7 @@ def largest_eigenvalue(product: Callable[[np.ndarray], np.ndarray], order: int) 
     by the ε for which this is 1e-9: 1.7 % at d = 10⁴. The number of products depends on the order alone, so
     that processes that compute the products together stay in step.
     """
-    steps, failure_probability = min(order, 100), 1e-9
+    steps = min(order, 100)
     basis, diagonal, beside = np.zeros((steps + 1, order)), np.zeros(steps), np.zeros(steps)
     # The fixed seed gives every process the same start.
     start = np.random.default_rng(0).standard_normal(order)
@@ -359,4 +360,4 @@ def largest_eigenvalue(product: Callable[[np.ndarray], np.ndarray], order: int) 
     top = float(eigh_tridiagonal(diagonal, beside[:-1], eigvals_only=True)[-1])
     if steps == order:
         return top * (1.0 + 1e-10)
-    return top / (1.0 - (math.log(1.648 * math.sqrt(order) / failure_probability) / (2 * steps - 1)) ** 2)
+    return top / (1.0 - (math.log(1.648 * math.sqrt(order) / MISSED) / (2 * steps - 1)) ** 2)

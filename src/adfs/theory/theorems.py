@@ -26,9 +26,6 @@ from adfs.theory.records import network_constant
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Lemma 3 of the paper's appendix: the time per step is at most (9·p_comp + 24·τ·p_comm^max)/n.
-STEP_TIME_CONSTANTS = (9.0, 24.0)
-
 _LARGEST_GRAPH = 3000
 
 
@@ -309,7 +306,7 @@ def theorem4_step_time(
     node = parameters.node_probability
     # The first assumption of the proof, up to rounding.
     equal = bool(np.all(np.abs(node - node.mean()) <= 1e-9 * node.mean()))
-    comp, comm = STEP_TIME_CONSTANTS
+    comp, comm = 9.0, 24.0  # Lemma 3 of the paper's appendix
     nu = (comp * parameters.p_comp + comm * tau * p_max) / n
     # A single node never waits. Where the proof's p_c = 4·p_comm^max/n is above 1/2, n is below 8, and νt is
     # more than the time of all events one after another.
@@ -366,7 +363,8 @@ def theorem5_time(problem: Source, network: Network, tau: float) -> ExecutionTim
     # The correction for nodes with different σ_i.
     largest = float(np.max(parameters.edge_inverse_sigma, initial=0.0))
     spread = max(1.0, 0.5 * float(summary.sigma.max()) * largest)
-    bound = math.sqrt(2.0 * spread) * max(STEP_TIME_CONSTANTS) / delta * (samples + links)
+    constant = 24.0  # C: the larger one of Theorem 4
+    bound = math.sqrt(2.0 * spread) * constant / delta * (samples + links)
     return ExecutionTime(bound, samples, links, parameters.p_comm, gamma, r_kappa, c_tau, delta, spread)
 
 
