@@ -50,7 +50,10 @@ COMPARED["covtype"] = Compared(
     dataclasses.replace(COVTYPE, max_time=1e6, records=8), COVTYPE.target, (1, 16, 256), BLOCK_FORMS
 )
 COMPARED["many-samples"] = Compared(
-    dataclasses.replace(SETTINGS["many-samples"], records=8), LEVELS["many-samples"], (1, 16, 256), BLOCK_FORMS
+    dataclasses.replace(SETTINGS["many-samples"], records=8),
+    LEVELS["many-samples"],
+    (1, 16, 256),
+    BLOCK_FORMS,
 )
 
 
