@@ -23,9 +23,12 @@ from adfs.problem.samples import Rows, rows_of
 from adfs.threads import single_threaded
 
 _MOST_ROUNDS = 500  # of coordinate descent and a Newton step
-_MOST_IDLE = 3  # rounds in which rounding hides the decrease of the model, after which it is solved
+_MOST_IDLE = 3  # rounds without progress, after which a model is solved as well as it can be
 _MOST_SWEEPS = 20  # over the non-zero entries, between two sweeps over all
 _REST = 0.05  # a sweep that moves z by this share of the first one's movement ends them
+# Over the rows, a round that lowers the model by less than this share of what it fell before makes no
+# progress: the next model, at a better point, gains more in the same time.
+_SLOW = 0.01
 _ROUNDING = 1e-13  # of a diagonal entry, relative to it, from which a multiple of a column was subtracted
 
 
@@ -150,17 +153,17 @@ class _Progress:
     Attributes
     ----------
     idle : int
-        Rounds since the value last fell.
+        Rounds since the value last fell by more than a share of its whole fall.
     """
 
-    def __init__(self, g: np.ndarray, theta: np.ndarray, lam: np.ndarray) -> None:
-        self._model, self._least, self.idle = (g, theta, lam), 0.0, 0
+    def __init__(self, g: np.ndarray, theta: np.ndarray, lam: np.ndarray, share: float) -> None:
+        self._model, self._share, self._least, self.idle = (g, theta, lam), share, 0.0, 0
 
     def note(self, z: np.ndarray, r: np.ndarray) -> None:
         """Note the value at z, where the gradient of the smooth part is r."""
         g, theta, lam = self._model
         value = float(0.5 * (z - theta) @ (g + r) + lam @ (np.abs(z) - np.abs(theta)))
-        self.idle = 0 if value < self._least - 1e-15 * abs(self._least) else self.idle + 1
+        self.idle = 0 if value < self._least - self._share * abs(self._least) else self.idle + 1
         self._least = min(self._least, value)
 
 
@@ -189,7 +192,7 @@ def minimise_model(
         rest[constant, constant] = before[constant]
         z, gap = minimise_model(rest, slopes, theta[:-1], lam[:-1], sigma[:-1], value, target)
         return np.append(z, theta[-1] - (g[-1] + across @ (z - theta[:-1])) / last), gap
-    z, r, progress = theta.copy(), g.copy(), _Progress(g, theta, lam)
+    z, r, progress = theta.copy(), g.copy(), _Progress(g, theta, lam, 1e-15)
     for _ in range(_MOST_ROUNDS):
         # As much coordinate descent as a Newton step costs, or a few sweeps.
         size = int(np.count_nonzero(z))
@@ -274,7 +277,7 @@ def minimise_on_rows(
     target: float,
 ) -> tuple[np.ndarray, float]:
     """Return what `minimise_model` returns, for H = AAᵀ + diag(σ): ``columns`` (k, N) is A."""
-    z, along, progress = theta.copy(), np.zeros(columns.shape[1]), _Progress(g, theta, lam)
+    z, along, progress = theta.copy(), np.zeros(columns.shape[1]), _Progress(g, theta, lam, _SLOW)
     diagonal, start = columns.power(2).sum(axis=1) + sigma, g - sigma * theta
     model = RowModel(rows_of(columns), diagonal, lam, sigma, start, z, along)
     for _ in range(_MOST_ROUNDS):

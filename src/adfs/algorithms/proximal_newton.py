@@ -241,8 +241,8 @@ class ProximalNewtonProcess(NewtonProcess):
         gap = self._gradient_gap(slice(None), self.prospects[_LAMBDA])
         on_rows = columns.size**2 > self._entries
         target = (_SHARE_ON_ROWS if on_rows else _SHARE) * min(self.prospects[_DECREASE], gap)
-        if on_rows and self.prospects[_LINEAR]:  # two more digits of the certificate are enough for a round
-            target = max(target, _SHARE_ON_ROWS**2 * self.prospects[_GAP])
+        if on_rows:  # two more digits of the certificate are enough for a round
+            target = max(target, _SHARE_ON_ROWS**2 * gap)
         given = self.gradient[columns], self.point[columns], lam[columns], sigma[columns], self.value, target
         self._move[:] = 0.0
         if on_rows:
