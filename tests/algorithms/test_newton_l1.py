@@ -140,7 +140,11 @@ def test_minimise_on_rows_finds_what_minimise_model_finds(seed: int, free: bool)
     H, g = X.T @ (curvatures[:, None] * X) + np.diag(sigma), X.T @ slopes + sigma * theta
     expected, _ = minimise_model(H, g, theta, lam, sigma, 10.0, 1e-12)
     factor = sp.csr_array((np.sqrt(curvatures)[:, None] * X).T)
-    z, gap = minimise_on_rows(factor, g, theta, lam, sigma, 10.0, 1e-12)
+    # A model that hardly falls any more is left to the next one, which starts at its point.
+    z, gap = theta, np.inf
+    for _ in range(20):
+        if gap > 1e-12:
+            z, gap = minimise_on_rows(factor, g + H @ (z - theta), z, lam, sigma, 10.0, 1e-12)
     assert gap <= 1e-12
     assert np.array_equal(z != 0.0, expected != 0.0)
     np.testing.assert_allclose(z, expected, rtol=1e-6)

@@ -238,8 +238,8 @@ def test_gap_is_never_below_the_true_error() -> None:
         chosen += [
             next((case for case in methods if case[2] is intercept), None) for intercept in (False, True)
         ]
-    found = list(attacked(range(2), [case for case in chosen if case is not None]))
-    assert len(found) >= 50
+    found = list(attacked(range(1), [case for case in chosen if case is not None]))
+    assert len(found) >= 25
     assert not [words for words in found if words]
 
 

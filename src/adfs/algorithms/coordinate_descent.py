@@ -276,7 +276,10 @@ def minimise_on_rows(
     value: float,
     target: float,
 ) -> tuple[np.ndarray, float]:
-    """Return what `minimise_model` returns, for H = AAᵀ + diag(σ): ``columns`` (k, N) is A."""
+    """Return what `minimise_model` returns, for H = AAᵀ + diag(σ): ``columns`` (k, N) is A.
+
+    It ends earlier where the model hardly falls any more.
+    """
     z, along, progress = theta.copy(), np.zeros(columns.shape[1]), _Progress(g, theta, lam, _SLOW)
     diagonal, start = columns.power(2).sum(axis=1) + sigma, g - sigma * theta
     model = RowModel(rows_of(columns), diagonal, lam, sigma, start, z, along)
