@@ -32,7 +32,7 @@ _SLOW = 0.01
 _ROUNDING = 1e-13  # of a diagonal entry, relative to it, from which a multiple of a column was subtracted
 
 
-Product = Callable[[np.ndarray], np.ndarray]  # with H
+Square = Callable[[np.ndarray], float]  # vᵀHv
 
 
 @kernel
@@ -120,11 +120,11 @@ def face_step(hessian: np.ndarray, r: np.ndarray, z: np.ndarray, lam: np.ndarray
         # With its signs held the model is a parabola in these entries.
         own = hessian[np.ix_(face, face)]
         step = newton_move(own, r[face] + lam[face] * np.sign(z[face]))
-        z[face] += _within_signs(r[face], z[face], lam[face], step, own.__matmul__)
+        z[face] += _within_signs(r[face], z[face], lam[face], step, lambda v: float(v @ own @ v))
 
 
 def _within_signs(
-    r: np.ndarray, old: np.ndarray, lam: np.ndarray, step: np.ndarray, multiply: Product
+    r: np.ndarray, old: np.ndarray, lam: np.ndarray, step: np.ndarray, square: Square
 ) -> np.ndarray:
     """Return how far to move entries along a step, so that the model falls.
 
@@ -139,7 +139,7 @@ def _within_signs(
     first, length = lengths.min(initial=1.0), 1.0
     while True:
         move = np.where(lengths <= length, -old, length * step)
-        change = r @ move + 0.5 * move @ multiply(move) + lam @ (np.abs(old + move) - np.abs(old))
+        change = r @ move + 0.5 * square(move) + lam @ (np.abs(old + move) - np.abs(old))
         if change < 0.0:
             return move
         if length == first:  # rounding
@@ -261,7 +261,13 @@ def _face_step_on_rows(columns: sp.csr_array, model: RowModel) -> None:
     with np.errstate(all="ignore"):  # a step that is not finite is not taken
         # As many products at most as sweeps, which take the same time.
         step, _ = cg(hessian, -r - lam * np.sign(z), rtol=_REST, maxiter=_MOST_SWEEPS)
-    move = _within_signs(r, z, lam, step, multiply)
+
+    # A product with the columns alone is half of one with H.
+    def square(v: np.ndarray) -> float:
+        along = turned @ v
+        return float(along @ along + sigma @ (v * v))
+
+    move = _within_signs(r, z, lam, step, square)
     model.z[face] += scale * move
     model.along[:] += turned @ move
 
