@@ -24,7 +24,7 @@ from adfs.algorithms.lbfgs import node_values
 from adfs.algorithms.round_process import PrimalProcess
 from adfs.estimators.solver import LocalData, ModelSpec, Solver, joined_frames, penalised
 from adfs.problem import FiniteSum, Loss, Samples
-from adfs.problem.evaluation import loss_domains, loss_slopes, weighted_row_sums
+from adfs.problem.evaluation import column_sums, loss_domains, loss_slopes
 from adfs.problem.gaps import close_gap
 from adfs.problem.samples import labels_of, read_only, rows_of, sparse
 from adfs.problem.views import common_margin
@@ -189,8 +189,7 @@ class InterceptFit:
         squares = np.zeros_like(data.y)
         if loss.translates:
             squares = (data.y - self.levels[0] - (0.0 if data.offset is None else data.offset)) ** 2
-        weighted = np.column_stack([data.weights, data.weights * squares])
-        weight, square = solver.add(_node_sums(weighted, data.node_starts))
+        weight, square = solver.totals([data.weights, data.weights * squares], data.node_starts)
         square = max(2.0 * constant.value, square)
         self._radius = 1.0 + (math.sqrt(square / weight) if weight > 0.0 else 0.0)
 
@@ -245,7 +244,7 @@ class InterceptFit:
         value, _, gap, rounding = found
         # The sums of the dual variables are 0 up to rounding, of each node's sum too. What is left counts as
         # far as the best intercept may be away.
-        sums = nodes.collect(_node_sums(duals.reshape(problem.n_samples, -1), problem.node_starts))
+        sums = nodes.collect(column_sums(duals.reshape(problem.n_samples, -1), problem.node_starts))
         rest = [abs(math.fsum(column)) + _EPS * math.fsum(np.abs(column)) for column in sums.T]
         gap += float(np.array(rest) @ (self._radius + np.abs(intercepts - self.levels)))
         return Certificate(
@@ -283,7 +282,7 @@ def best_constants(data: LocalData, loss: Loss, solver: Solver) -> np.ndarray:
     offset = np.zeros_like(y) if data.offset is None else data.offset
     if loss.link == "log":
         parts = np.column_stack([weights * part for part in loss.level_parts(y, offset)])
-        over, under = solver.add(_node_sums(parts, starts))
+        over, under = solver.add(column_sums(parts, starts))
         return np.array([solver.cluster.attempt("to check the data", lambda: common_margin(over, under))])
     # The intercepts are the coefficients of a column of ones, stored as the other columns are.
     ones: Any = np.ones((y.size, 1))
@@ -297,7 +296,7 @@ def best_constants(data: LocalData, loss: Loss, solver: Solver) -> np.ndarray:
     start = 0.0
     if loss.translates:  # the mean of the targets
         parts = np.column_stack([weights, weights * (y - offset)])
-        total, over = solver.add(_node_sums(parts, starts))
+        total, over = solver.add(column_sums(parts, starts))
         start = float(over / total) if total > 0.0 else 0.0
         if loss.curvature_type == "constant":  # the best one of squares
             return np.array([start])
@@ -379,22 +378,18 @@ def balanced(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarr
         low, high = problem.weights * loss_domains(problem.loss, problem.labels, problem.n_samples)
     room = np.minimum(duals - low, high - duals)
     distance = np.where(np.isfinite(room), np.maximum(room, 0.0), problem.weights)
-    columns = np.column_stack([duals, distance, np.maximum(duals, 0.0), np.minimum(duals, 0.0)])
-    total, space, above, below = nodes.add(_node_sums(columns, problem.node_starts))
+    columns = np.column_stack([duals, distance])
+    total, space = nodes.add(column_sums(columns, problem.node_starts))
     if abs(total) < space:
-        duals = duals - (total / space) * distance
+        return problem.clip_to_domain(duals - (total / space) * distance)
     # The sum is too far from 0 for that: the heavier side is scaled down. Every domain contains 0.
-    elif above > -below:
+    columns = np.column_stack([np.maximum(duals, 0.0), np.minimum(duals, 0.0)])
+    above, below = nodes.add(column_sums(columns, problem.node_starts))
+    if above > -below:
         duals = np.where(duals > 0.0, duals * (-below / above), duals)
     elif below < 0.0:
         duals = np.where(duals < 0.0, duals * (above / -below), duals)
     return problem.clip_to_domain(duals)
-
-
-def _node_sums(columns: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
-    """Return each node's sums of columns (N, k), right to rounding; shape (n, k)."""
-    ones = rows_of(np.ones((len(columns), 1)))
-    return weighted_row_sums(ones, read_only(node_starts), np.ascontiguousarray(columns), columns.shape[1])
 
 
 def _class_sums(
@@ -406,7 +401,7 @@ def _class_sums(
     truth[np.arange(len(duals)), y.astype(np.int64)] = 1.0
     share = truth + np.divide(duals, weights, out=np.zeros_like(duals), where=weights > 0.0)
     share = np.clip(share, 0.0, 1.0)
-    sums = add(_node_sums(np.hstack([weights * truth, weights * share]), samples.node_starts))
+    sums = add(column_sums(np.hstack([weights * truth, weights * share]), samples.node_starts))
     return share, truth, sums[:classes], sums[classes:]
 
 

@@ -33,6 +33,7 @@ from adfs.problem.samples import (
     kind_of,
     label_at,
     plain_label,
+    read_only,
     row_column,
     row_entry,
     row_span,
@@ -62,6 +63,25 @@ def node_sums(values: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     for i in range(out.size):
         for j in range(node_starts[i], node_starts[i + 1]):
             out[i] += values[j]
+    return out
+
+
+def column_sums(values: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
+    """Return each node's sums of columns (N, k), row after row, right to rounding; shape (n, k)."""
+    return _column_sums(read_only(np.ascontiguousarray(values)), read_only(node_starts))
+
+
+@compiled
+def _column_sums(values: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
+    out, carry = np.zeros((node_starts.size - 1, values.shape[1])), np.zeros(values.shape[1])
+    for i in range(out.shape[0]):
+        carry[:] = 0.0
+        for j in range(node_starts[i], node_starts[i + 1]):
+            for k in range(carry.size):
+                out[i, k], error = two_sum(out[i, k], values[j, k])
+                carry[k] += error
+        for k in range(carry.size):
+            out[i, k] = finish_sum(out[i, k], carry[k])
     return out
 
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from adfs.compilation import compiled, inlined, kernel
 from adfs.problem.evaluation import (
+    column_sums,
     finish_sum,
     inner_product,
     sum_in_order,
@@ -295,19 +296,6 @@ def sum_gap(
         out[i, ROUNDING] = rounding
 
 
-@compiled
-def _column_sums(values: np.ndarray) -> np.ndarray:
-    """Return the sum of each column of (n, k), row after row, with what rounding took; shape (k,)."""
-    out, carry = np.zeros(values.shape[1]), np.zeros(values.shape[1])
-    for i in range(values.shape[0]):
-        for k in range(values.shape[1]):
-            out[k], error = two_sum(out[k], values[i, k])
-            carry[k] += error
-    for k in range(values.shape[1]):
-        out[k] = finish_sum(out[k], carry[k])
-    return out
-
-
 class Gap(NamedTuple):
     """F at a point (``value``), a lower bound of F* (``lower``), and a bound of F − F* there (``gap``).
 
@@ -352,7 +340,9 @@ def close_gap(
     l1_value, l1_gap : float
         What an ℓ1 term adds to F and to the gap, as `WholePenalty.apart` says.
     """
-    apart, losses, margins, rows, duals, rounding = (float(part) for part in _column_sums(parts))
+    apart, losses, margins, rows, duals, rounding = (
+        float(part) for part in column_sums(parts, np.array([0, len(parts)]))[0]
+    )
     square = inner_product(theta, theta)
     penalty = 0.5 * total_sigma * square + l1_value
     value = losses + penalty
@@ -376,7 +366,7 @@ def column_rounding(column_squares: np.ndarray, dual_squares: np.ndarray) -> np.
 
     Each node's sum is right to the rounding of its terms, and Σ|x_k||s| is at most the root of the product.
     """
-    squares = float(_column_sums(dual_squares[:, None])[0])
+    squares = float(column_sums(dual_squares[:, None], np.array([0, dual_squares.size]))[0, 0])
     return np.asarray((dual_squares.size + 8) * _EPS * np.sqrt(squares) * np.sqrt(column_squares))
 
 
