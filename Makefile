@@ -34,7 +34,7 @@ venv: $(STAMP)  ## make .venv with the package and its tools
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "adfs needs Python 3.11 or later: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv --clear $(VENV)
-	PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[dev,mpi]"
+	PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,mpi]"
 	@touch $@
 
 demo: $(STAMP)  ## a short story on a 3 x 3 grid, and as a page in demo/

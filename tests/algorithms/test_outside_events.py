@@ -26,7 +26,10 @@ def _as_a_compiled_exchange_does(parts, times, actors, drawn, edge, i, time, out
     return done
 
 
-@pytest.mark.parametrize("name", ["pairwise-means", "adfs", "ns-adfs", "esdacd"])
+# The kernels of ESDACD take the longest to compile.
+@pytest.mark.parametrize(
+    "name", ["pairwise-means", "adfs", "ns-adfs", pytest.param("esdacd", marks=pytest.mark.soak)]
+)
 def test_outside_method_kernels_are_called_by_compiled_code(name: str) -> None:
     """Nodes 0 and 1 of a cycle of 4: compiled code, and the process itself, up to an exchange and over it."""
     method = METHODS.get(name) or PairwiseMeans()

@@ -42,8 +42,7 @@ def printed(threads: int) -> str:
 def test_network_numbers_have_the_same_bits_for_any_number_of_threads() -> None:
     one = printed(1)
     assert len(one) > 10_000
-    for threads in (2, 4):
-        assert printed(threads) == one
+    assert printed(4) == one
 
 
 def blas_threads() -> set[int]:

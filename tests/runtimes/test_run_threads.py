@@ -42,11 +42,10 @@ print(kept.columns["passes"][-1] >= passes - 0.1, file=sys.stderr)
 
 def test_run_does_not_depend_on_the_threads_of_blas(tmp_path: Path) -> None:
     found: list[str] = []
-    for stage, threads in enumerate(("1", "2", "4"), start=1):
+    for stage, threads in enumerate(("1", "4"), start=1):
         environment = os.environ | {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
         command = [sys.executable, "-c", RUNS, str(tmp_path / "kept"), str(stage)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         assert done.stderr.strip() == "True"
         found.append(done.stdout)
-    first, *others = found
-    assert others == [first, first]
+    assert found[0] == found[1]
