@@ -303,9 +303,7 @@ def append_column(X: Any, value: float) -> Any:
     old[starts[1:] - 1] = False
     parts = np.full(old.size, value), np.full(old.size, X.shape[1], dtype=X.indices.dtype)
     parts[0][old], parts[1][old] = X.data, X.indices
-    out = sp.csr_array((*parts, starts), shape=(X.shape[0], X.shape[1] + 1))
-    out.has_canonical_format = X.has_canonical_format
-    return out
+    return sp.csr_array((*parts, starts), shape=(X.shape[0], X.shape[1] + 1))
 
 
 def row_products(X: Any, coef: np.ndarray, node_starts: np.ndarray) -> np.ndarray:

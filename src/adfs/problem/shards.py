@@ -96,9 +96,7 @@ def check_range(values: np.ndarray, where: str, advice: str = "", starts: np.nda
 
 
 def _canonical(X: Matrix) -> Matrix:
-    # SciPy remembers what it has found out about an array, which a new one would not know.
-    known = isinstance(X, sp.csr_array) and X.dtype == np.float64
-    out: Matrix = X if known else sp.csr_array(X, dtype=np.float64)
+    out: Matrix = sp.csr_array(X, dtype=np.float64)
     # Kernels need sorted columns without duplicates; what was given stays as it is.
     if not out.has_canonical_format:
         out = out.copy()
